@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -60,36 +61,28 @@ def test_the_manifest_survives_a_round_trip(directory: Path) -> None:
     assert Manifest.from_dict(manifest.to_dict()) == manifest
     assert manifest.config == TINY
     assert set(manifest.files) == {GRAPH, TOKENIZER}
-
-
-def test_a_figure_that_is_not_finite_is_not_written(directory: Path) -> None:
-    manifest = replace(read_manifest(directory), parity={"pooled": float("nan")})
     with pytest.raises(ValueError, match="not JSON compliant"):
-        manifest_bytes(manifest)
+        manifest_bytes(replace(manifest, parity={"pooled": float("nan")}))
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"grapH", "model.onnx has SHA-256 .*, the manifest says"), (b"graph!", "has 6 bytes, the manifest says 5")],
+    ("name", "content", "message"),
+    [
+        (GRAPH, b"grapH", "model.onnx has SHA-256 .*, the manifest says"),
+        (GRAPH, b"graph!", "has 6 bytes, the manifest says 5"),
+        (TOKENIZER, None, "tokenizer.json is missing"),
+        (MANIFEST, b" " * (MAX_MANIFEST_BYTES + 1), "manifest.json has .* bytes, at most"),  # it is not read
+        (MANIFEST, b"{", "is not JSON"),
+        (MANIFEST, b"[" * 100_000, "is not JSON"),
+        (MANIFEST, b"[]", "holds list, expected an object"),
+        (MANIFEST, None, "python -m export"),
+    ],
 )
-def test_refuses_a_changed_file(directory: Path, content: bytes, message: str) -> None:
-    (directory / GRAPH).write_bytes(content)
+def test_refuses_a_changed_or_a_missing_file(directory: Path, name: str, content: bytes | None, message: str) -> None:
+    (directory / name).unlink()
+    if content is not None:
+        (directory / name).write_bytes(content)
     with pytest.raises(ArtifactError, match=message):
-        Artifact.open(directory)
-
-
-def test_refuses_a_missing_file(directory: Path) -> None:
-    (directory / TOKENIZER).unlink()
-    with pytest.raises(ArtifactError, match="tokenizer.json is missing"):
-        Artifact.open(directory)
-
-
-@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/b", "..", ""])
-def test_refuses_names_outside_the_directory(directory: Path, name: str) -> None:
-    data = json.loads((directory / MANIFEST).read_bytes())
-    data["files"][name] = {"sha256": "0" * 64, "size": 1}
-    (directory / MANIFEST).write_text(json.dumps(data))
-    with pytest.raises(ArtifactError, match="only plain file names"):
         Artifact.open(directory)
 
 
@@ -114,11 +107,13 @@ def test_takes_links_inside_the_directory_as_kubernetes_makes_them(directory: Pa
     assert Artifact.open(directory / "link").path(GRAPH).read_bytes() == b"graph"
 
 
-def test_refuses_a_huge_manifest_before_it_is_read(directory: Path) -> None:
-    with (directory / MANIFEST).open("r+b") as file:
-        file.truncate(MAX_MANIFEST_BYTES + 1)
-    with pytest.raises(ArtifactError, match="manifest.json has .* bytes, at most"):
-        read_manifest(directory)
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/b", "..", ""])
+def test_refuses_names_outside_the_directory(directory: Path, name: str) -> None:
+    data = json.loads((directory / MANIFEST).read_bytes())
+    data["files"][name] = {"sha256": "0" * 64, "size": 1}
+    (directory / MANIFEST).write_text(json.dumps(data))
+    with pytest.raises(ArtifactError, match="only plain file names"):
+        Artifact.open(directory)
 
 
 @pytest.mark.parametrize(
@@ -132,14 +127,11 @@ def test_refuses_a_huge_manifest_before_it_is_read(directory: Path) -> None:
         ({"source": {"id": "m", "revision": None, "sha256": "", "at": 1}}, "source.at is unknown"),
         ({"config": {"vocab_size": 1}}, "malformed manifest: incomplete encoder configuration: .* is missing"),
         ({"config": None}, "malformed manifest: config is None: expected an object"),
-        ({"files": [1]}, r"malformed manifest: files is \[1\]: expected an object"),
         ({"files": {GRAPH: None}}, "files.model.onnx is None: expected an object"),
         ({"files": {GRAPH: {"sha256": "", "size": "5"}}}, "files.model.onnx.size is '5': expected a whole number"),
-        ({"opset": "24"}, "opset is '24': expected a whole number"),
         ({"max_sequence_length": 40.5}, "max_sequence_length is 40.5: expected a whole number"),
         ({"max_sequence_length": True}, "max_sequence_length is True: expected a whole number"),
         ({"max_sequence_length": 0}, "max_sequence_length is 0: expected a whole number of at least 1"),
-        ({"inputs": None}, "inputs is None: expected a list"),
         ({"inputs": "input_ids"}, "inputs is 'input_ids': expected a list"),
         ({"outputs": [1]}, r"outputs\[0\] is 1: expected a text"),
         ({"defaults": {"pooling": "mean", "normalize": "yes"}}, "defaults.prompts is missing"),
@@ -166,21 +158,6 @@ def test_refuses_a_manifest_it_does_not_understand(directory: Path, change: dict
     (directory / MANIFEST).write_text(json.dumps(data))
     with pytest.raises(ArtifactError, match=f"^{directory / MANIFEST}.*{message}"):
         Artifact.open(directory)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [("{", "is not JSON"), ("[" * 100_000, "is not JSON"), ("[]", "holds list, expected an object")],
-)
-def test_refuses_a_manifest_that_is_no_object(directory: Path, content: str, message: str) -> None:
-    (directory / MANIFEST).write_text(content)
-    with pytest.raises(ArtifactError, match=message):
-        read_manifest(directory)
-
-
-def test_says_how_to_make_an_artifact_where_there_is_none(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="python -m export"):
-        read_manifest(tmp_path)
 
 
 def test_the_manifest_lists_what_was_put_in_and_the_service_opens_it(directory: Path) -> None:
@@ -217,11 +194,7 @@ def test_whoever_is_interrupted_leaves_an_artifact_that_opens(
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x").write_bytes(b"old")
-
-    def full(handle: int) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError("no space left on device")))
     with pytest.raises(OSError, match="no space"):
         model.artifact.write_whole(tmp_path / "x", b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["x"]

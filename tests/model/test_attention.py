@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from model.attention import AttentionInputs, MultiHeadAttention, eager_attention, sdpa_attention
+from model.attention import (
+    AttentionImplementation,
+    AttentionInputs,
+    Implementation,
+    MultiHeadAttention,
+    eager_attention,
+    sdpa_attention,
+)
 from model.packing import packing
 from model.value_stream import LayerRequest
 
@@ -15,23 +22,19 @@ ROUNDING = 2e-6
 
 
 def attend(
-    name: str, query: Tensor, key: Tensor, value: Tensor, lengths: list[int], heads: int
+    implementation: AttentionImplementation, query: Tensor, key: Tensor, value: Tensor, lengths: list[int], heads: int
 ) -> tuple[Tensor, Tensor | None]:
-    implementation = {"eager": eager_attention, "sdpa": sdpa_attention}[name]
-    scale = 1 / math.sqrt(query.shape[-1] // heads)
-    wanted = torch.tensor(True)
+    scale, wanted = 1 / math.sqrt(query.shape[-1] // heads), torch.tensor(True)
     return implementation(AttentionInputs(query, key, value, torch.tensor(lengths), wanted, heads, scale))
 
 
-def draw(batch: int, sequence: int, heads: int, d_k: int, d_v: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    sizes = (heads * d_k, heads * d_k, heads * d_v)
-    query, key, value = (torch.randn(batch, sequence, size, generator=generator) for size in sizes)
-    return query, key, value
+def draw(batch: int, sequence: int, heads: int, d_k: int, d_v: int, seed: int = 0) -> tuple[Tensor, ...]:
+    generator, sizes = torch.Generator().manual_seed(seed), (heads * d_k, heads * d_k, heads * d_v)
+    return tuple(torch.randn(batch, sequence, size, generator=generator) for size in sizes)
 
 
 @pytest.mark.parametrize("name", ["eager", "sdpa"])
-def test_equals_torchs_multi_head_attention_with_the_same_weights(name: str) -> None:
+def test_equals_torchs_multi_head_attention_with_the_same_weights(name: Implementation) -> None:
     torch.manual_seed(0)
     theirs = nn.MultiheadAttention(24, 4, batch_first=True)
     nn.init.normal_(theirs.in_proj_bias)
@@ -41,7 +44,7 @@ def test_equals_torchs_multi_head_attention_with_the_same_weights(name: str) -> 
     for linear, weight, bias in zip((ours.query, ours.key, ours.value), weights, biases, strict=True):
         linear.weight, linear.bias = nn.Parameter(weight), nn.Parameter(bias)
     ours.output.load_state_dict(theirs.out_proj.state_dict())
-    ours.implementation = "eager" if name == "eager" else "sdpa"
+    ours.implementation = name
     hidden, lengths = torch.randn(3, 7, 24), torch.tensor([7, 4, 1])
     padding = torch.arange(7) >= lengths[:, None]
     expected, expected_weights = theirs(
@@ -70,19 +73,19 @@ def test_weights_are_a_distribution_over_real_keys_and_padding_changes_nothing(
     batch: int, length: int, padding: int, heads: int, sizes: tuple[int, int], seed: int
 ) -> None:
     query, key, value = draw(batch, length + padding, heads, *sizes, seed=seed)
-    context, weights = attend("eager", query, key, value, [length] * batch, heads)
+    context, weights = attend(eager_attention, query, key, value, [length] * batch, heads)
     assert weights is not None
     torch.testing.assert_close(weights.sum(-1), torch.ones(batch, heads, length + padding), atol=1e-6, rtol=0)
     assert (weights >= 0).all()
     assert (weights[..., length:] == 0).all()
-    alone, _ = attend("eager", query[:1, :length], key[:1, :length], value[:1, :length], [length], heads)
+    alone, _ = attend(eager_attention, query[:1, :length], key[:1, :length], value[:1, :length], [length], heads)
     torch.testing.assert_close(context[:1, :length], alone, atol=ROUNDING, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["eager", "sdpa"])
-def test_a_row_without_tokens_gives_zeros(name: str) -> None:
+@pytest.mark.parametrize("implementation", [eager_attention, sdpa_attention])
+def test_a_row_without_tokens_gives_zeros(implementation: AttentionImplementation) -> None:
     query, key, value = draw(2, 4, 2, 3, 3)
-    context, weights = attend(name, query, key, value, [4, 0], 2)
+    context, weights = attend(implementation, query, key, value, [4, 0], 2)
     assert (context[1] == 0).all()
     assert weights is None or (weights[1] == 0).all()
 

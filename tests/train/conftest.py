@@ -1,15 +1,23 @@
-"""Texts for the tiny network, and folders and files that runs read."""
+"""Texts for the tiny network, folders and files that runs read, and what a run wrote."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
-from export.checkpoint import Checkpoint
+from export.checkpoint import Checkpoint, read_checkpoint
+from export.sources import Folder
 from export.texts import TokenizedText, tokenize
 from tests.networks import WORDS
 from train.folder import write_network
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    """Normal numbers in float64."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def draw_texts(count: int, seed: int = 0) -> list[str]:
@@ -17,6 +25,11 @@ def draw_texts(count: int, seed: int = 0) -> list[str]:
     generator = np.random.default_rng(seed)
     words = [word for word in WORDS if word.isalpha()]
     return [" ".join(generator.choice(words, generator.integers(2, 11))) for _ in range(count)]
+
+
+def read_back(folder: Path) -> Checkpoint:
+    """What `export` reads of a folder that a run wrote."""
+    return read_checkpoint(Folder(folder, folder.name))
 
 
 @pytest.fixture(scope="session")

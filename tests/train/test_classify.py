@@ -1,109 +1,120 @@
-from pathlib import Path
+"""Labels and scores of texts, of pairs and of words are learned, and `export` reads what was learned."""
 
-import numpy as np
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from scipy.stats import spearmanr
+from torch import Tensor
 
-from export.checkpoint import read_checkpoint
-from export.sources import Folder
+from export.checkpoint import Checkpoint
 from model.config_parts import ClassificationSettings
-from tests.train.conftest import draw_texts
+from tests.train.conftest import draw_texts, read_back
 from train import loop
 from train.classify import Classify, ClassifySettings
+from train.data import read_rows
 from train.errors import DataError
-from train.label_tokens import LabelSettings, LabelTokens
+from train.label_tokens import UNLABELLED, LabelSettings, LabelTokens, read_labels
+from train.loop import Recipe
 from train.settings import RunSettings
 
-RUN = {"epochs": 8, "batch_size": 8, "learning_rate": 4e-3, "evaluations": 2}
+
+def run_of(folder: Path, epochs: float = 1) -> RunSettings:
+    return RunSettings(output=folder / "run", epochs=epochs, batch_size=8, learning_rate=4e-3, evaluations=2)
 
 
-@pytest.fixture
-def labelled(tmp_path: Path) -> Path:
-    path = tmp_path / "labelled.csv"
-    path.write_text("".join(f"{text},{'yes' if 'cat' in text else 'no'}\n" for text in draw_texts(160)))
-    return path
+def train(recipe: Recipe, run: RunSettings) -> tuple[float, Checkpoint]:
+    """The best score, and the network that has it."""
+    best = loop.train(recipe, run).best
+    assert best is not None
+    return best, read_back(run.output)
 
 
-@pytest.fixture
-def rated(tmp_path: Path) -> Path:
-    return rate(tmp_path / "rated.csv", 0)
+def output(network: Checkpoint, *texts: str) -> Tensor:
+    """The task's output of a text or a pair, by the network's own tokenizer."""
+    row = network.tokenizer.encode(*texts)  # type: ignore[arg-type]  # its flags are named
+    types = torch.tensor([row.type_ids])
+    ids, lengths = torch.tensor([row.ids]), torch.tensor([len(row.ids)])
+    found: Tensor = network.encoder(ids, lengths, token_type_ids=types).task_output
+    return found[0]
 
 
-@pytest.fixture
-def judged(tmp_path: Path) -> Path:
-    return rate(tmp_path / "judged.csv", 2)
-
-
-def rate(path: Path, seed: int) -> Path:
-    pairs = zip(draw_texts(160, seed), draw_texts(160, seed + 1), strict=True)
-    rows = [(a, b, b.split().count("cat") - a.split().count("cat")) for a, b in pairs]  # which text is which counts
-    path.write_text("".join(f"{a},{b},{score}\n" for a, b, score in rows))
-    return path
-
-
-def test_labels_are_learned_and_exported(tiny_folder: Path, labelled: Path, tmp_path: Path) -> None:
-    run = RunSettings(output=tmp_path / "run", **RUN)  # type: ignore[arg-type]
-    recipe = Classify(ClassifySettings(model=str(tiny_folder), rows=labelled), run)
-    progress = loop.train(recipe, run)
-    assert progress.best is not None
-    assert progress.best > 80
-    back = read_checkpoint(Folder(run.output, "run"))
-    settings = back.encoder.config.task_settings
+def test_labels_are_learned_and_exported(tiny_folder: Path, tmp_path: Path) -> None:
+    labelled, run = tmp_path / "labelled.csv", run_of(tmp_path, epochs=8)
+    labelled.write_text("".join(f"{text},{'yes' if 'cat' in text else 'no'}\n" for text in draw_texts(160)))
+    best, network = train(Classify(ClassifySettings(model=str(tiny_folder), rows=labelled), run), run)
+    assert best > 80
+    settings = network.encoder.config.task_settings
     assert isinstance(settings, ClassificationSettings)
     assert settings.labels == ("no", "yes")
-    ids = [back.tokenizer.encode(text).ids for text in ("the cat sat", "the dog ran")]
-    logits = torch.cat([back.encoder(torch.tensor([row]), torch.tensor([len(row)])).task_output for row in ids])
-    assert logits.argmax(dim=1).tolist() == [1, 0]
+    assert [int(output(network, text).argmax()) for text in ("the cat sat", "the dog ran")] == [1, 0]
 
 
-def test_scores_of_pairs_are_learned(tiny_folder: Path, rated: Path, judged: Path, tmp_path: Path) -> None:
-    run = RunSettings(output=tmp_path / "run", **RUN)  # type: ignore[arg-type]
+def test_scores_of_pairs_are_learned(tiny_folder: Path, tmp_path: Path) -> None:
+    rated, judged = tmp_path / "rated.csv", tmp_path / "judged.csv"
+    for path, seed in ((rated, 0), (judged, 2)):
+        pairs = zip(draw_texts(160, seed), draw_texts(160, seed + 1), strict=True)
+        rows = [(a, b, b.split().count("cat") - a.split().count("cat")) for a, b in pairs]  # which is which counts
+        path.write_text("".join(f"{a},{b},{score}\n" for a, b, score in rows))
     settings = ClassifySettings(model=str(tiny_folder), rows=rated, held_out=judged, pairs=True, kind="scores")
-    recipe = Classify(settings, run)
-    progress = loop.train(recipe, run)
-    assert progress.best is not None
-    assert progress.best > 40
-    back = read_checkpoint(Folder(run.output, "run"))
-    assert back.pairs
-    logits = []
-    for line in judged.read_text().splitlines():
-        left, right, _ = line.split(",")
-        row = back.tokenizer.encode(left, right)
-        found = back.encoder(
-            torch.tensor([row.ids]), torch.tensor([len(row.ids)]), token_type_ids=torch.tensor([row.type_ids])
-        )
-        logits.append(float(found.task_output))
-    scores = np.array([float(line.split(",")[2]) for line in judged.read_text().splitlines()])
-    assert 100 * spearmanr(logits, scores)[0] == pytest.approx(progress.best, abs=0.1)
+    run = run_of(tmp_path, epochs=8)
+    best, network = train(Classify(settings, run), run)
+    assert best > 40
+    assert network.pairs
+    logits = [float(output(network, left, right)) for left, right, _ in rows]
+    assert 100 * spearmanr(logits, [score for *_, score in rows])[0] == pytest.approx(best, abs=0.1)
+
+
+def test_labels_of_words_are_learned_and_exported(tiny_folder: Path, tmp_path: Path) -> None:
+    rows, run = tmp_path / "rows.tsv", run_of(tmp_path, epochs=6)
+    lines = [(text, " ".join("CAT" if word == "cat" else "O" for word in text.split())) for text in draw_texts(120)]
+    rows.write_text("".join(f"{text}\t{labels}\n" for text, labels in lines))
+    best, network = train(LabelTokens(LabelSettings(model=str(tiny_folder), rows=rows), run), run)
+    assert best > 95
+    assert network.encoder.config.task == "token_classification"
+    place = network.tokenizer.encode("the cat sat").tokens.index("cat")
+    assert int(output(network, "the cat sat")[place].argmax()) == 0
+    (tokens, targets) = read_labels(read_rows(rows, ("text", "labels"))[0][:1], ["CAT", "O"], network.tokenizer, 40)
+    assert len(tokens.ids[0]) == len(targets[0])
+    assert int((targets[0] != UNLABELLED).sum()) == len(lines[0][0].split())
 
 
 def test_a_label_whose_only_row_is_held_out_is_one_of_the_labels(tiny_folder: Path, tmp_path: Path) -> None:
-    path, run = tmp_path / "rows.csv", RunSettings(output=tmp_path / "run")
+    path = tmp_path / "rows.csv"
     path.write_text("".join(f"word{number},label{number}\n" for number in range(40)))
-    assert len(Classify(ClassifySettings(model=str(tiny_folder), rows=path), run).described["targets"]["labels"]) == 40
-    words = LabelTokens(LabelSettings(model=str(tiny_folder), rows=path), run)
-    assert len(words.described["targets"]["labels"]) == 40
+    for recipe in (
+        Classify(ClassifySettings(model=str(tiny_folder), rows=path), run_of(tmp_path)),
+        LabelTokens(LabelSettings(model=str(tiny_folder), rows=path), run_of(tmp_path)),
+    ):
+        assert len(recipe.described["targets"]["labels"]) == 40
 
 
+WORDS = "".join(f"other {n},O N\n" for n in range(8))
 FAULTS = {
     "a score that is a word": (
-        "a,b,3\n" * 8 + "a,b,many\n",
         "scores",
+        "a,b,3\n" * 8 + "a,b,many\n",
         "line 9: the score is 'many', expected a number",
     ),
-    "scores all alike": ("a,b,3\n" * 9, "scores", "every score is 3; nothing can be learned"),
-    "one label": ("a,b,same\n" * 9, "labels", "1 different labels; expected 2 to 1000"),
+    "scores all alike": ("scores", "a,b,3\n" * 9, "every score is 3; nothing can be learned"),
+    "one label": ("labels", "a,b,same\n" * 9, "1 different labels; expected 2 to 1000"),
+    "a label that is not learned": ("labels", "a,b,4\na,b,5\n" * 4, "line 1: label '3' is none of those learned from"),
+    "fewer labels than words": ("words", WORDS + "a b,O\n", "line 9: 2 words and 1 labels"),
+    "a word's label that is not learned": ("words", WORDS + "a b,O X\n", "line 9: label 'X' is none of those"),
+    "no labels": ("words", WORDS + "a, \n", "line 9: labels is empty"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_targets_that_teach_nothing_are_named(fault: str, tiny_folder: Path, tmp_path: Path) -> None:
-    content, kind, message = FAULTS[fault]
-    path = tmp_path / "rows.csv"
-    path.write_text(content)
-    judged = tmp_path / "judged.csv"
-    judged.write_text("c,d,3\n" * 8)
-    settings = ClassifySettings(model=str(tiny_folder), rows=path, held_out=judged, pairs=True, kind=kind)  # type: ignore[arg-type]
+    kind, content, message = FAULTS[fault]
+    rows, judged = tmp_path / "rows.csv", tmp_path / "judged.csv"
+    given: Any = {"model": str(tiny_folder), "rows": rows, "held_out": judged}
+    is_words = kind == "words"
+    rows.write_text(WORDS.replace("other", "word") if is_words else content)
+    judged.write_text(content if is_words else "c,d,3\n" * 8)
+    make: Any = LabelTokens if is_words else Classify
+    settings = LabelSettings(**given) if is_words else ClassifySettings(**given, pairs=True, kind=kind)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=message):
-        Classify(settings, RunSettings(output=tmp_path / "run"))
+        make(settings, run_of(tmp_path))

@@ -1,6 +1,5 @@
 import hashlib
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -29,18 +28,33 @@ def test_texts_of_several_files_come_in_order_without_empty_lines(tmp_path: Path
     assert files == [DataFile("a.txt", digests[0], 4), DataFile("b.txt", digests[1], 5)]
 
 
-@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
-def test_rows_are_the_same_in_every_form(ending: str, tmp_path: Path) -> None:
+def test_rows_are_the_same_in_every_form(tmp_path: Path) -> None:
     rows = [(text, f'other, "{text}"') for text in TEXTS]
-    lines = {
+    forms = {
         "csv": [f'{a},"{b.replace(chr(34), chr(34) * 2)}"' for a, b in rows],
         "tsv": ["\t".join(row) for row in rows],
         "jsonl": [json.dumps({"anchor": a, "more": 1, "positive": b}) for a, b in rows],
-    }[ending]
-    found, file = read_rows(write(tmp_path / f"rows.{ending}", "\n".join(lines)), ("anchor", "positive"))
-    assert [row.fields for row in found] == rows
-    assert found[4].place.endswith(f"rows.{ending}, line 5")
-    assert file.examples == 9
+    }
+    for ending, lines in forms.items():
+        found, file = read_rows(write(tmp_path / f"rows.{ending}", "\n".join(lines)), ("anchor", "positive"))
+        assert [row.fields for row in found] == rows
+        assert found[4].place.endswith(f"rows.{ending}, line 5")
+        assert file.examples == 9
+
+
+TREE = """# text = Dogs don't
+1\tDogs\tdog\tNOUN\t_\t_\t0\troot\t_\t_
+2-3\tdon't\t_\t_\t_\t_\t_\t_\t_\t_
+2\tdo\tdo\tAUX\t_\t_\t1\taux\t_\t_
+3\tn't\tnot\tPART\t_\t_\t1\tadvmod\t_\t_
+3.1\tx\tx\tX\t_\t_\t_\t_\t_\t_
+
+"""
+
+
+def test_a_treebank_is_read_as_words_and_parts_of_speech(tmp_path: Path) -> None:
+    rows, _ = read_rows(write(tmp_path / "tree.conllu", TREE * 8), ("text", "labels"))
+    assert {row.fields for row in rows} == {("Dogs do n't", "NOUN AUX PART")}
 
 
 GOOD = "a,b\n" * 4
@@ -62,6 +76,7 @@ FAULTS = {
         '{"anchor": "a", "positive": 2}\n{"anchor": null, "positive": "b"}',
         "line 2: anchor is null, expected a text or a number",
     ),
+    "no CoNLL-U": ("a.conllu", TREE * 8 + "1\tDogs\n", "a.conllu, line 57: 2 columns, expected CoNLL-U's 10"),
     "another ending": ("a.json", "{}", "a.json: expected a name that ends in .csv, .tsv or .jsonl"),
 }
 
@@ -72,21 +87,19 @@ def test_a_fault_is_named_by_file_and_line(fault: str, tmp_path: Path) -> None:
     path = tmp_path / name
     if content is not None:
         write(path, content)
-    with pytest.raises(DataError) as raised:
+    with pytest.raises(DataError, match=message):
         read_texts([path]) if name.endswith(".txt") else read_rows(path, ("anchor", "positive"))
-    assert re.search(message, str(raised.value))
 
 
 LENGTHS = [3 + 7 * place % 50 for place in range(1000)]
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 64, 2000])
-def test_an_epoch_has_every_example_once_in_whole_batches(batch_size: int) -> None:
-    found = epoch_batches(LENGTHS, batch_size, seed=0, epoch=0)
-    size = min(batch_size, 1000)
-    places = [place for batch in found for place in batch]
-    assert {len(batch) for batch in found} == {size}
-    assert len(places) == len(set(places)) == 1000 - 1000 % size
+def test_an_epoch_has_every_example_once_in_whole_batches() -> None:
+    for size in (1, 7, 64, 2000):
+        found = epoch_batches(LENGTHS, size, seed=0, epoch=0)
+        places = [place for batch in found for place in batch]
+        assert {len(batch) for batch in found} == {min(size, 1000)}
+        assert len(places) == len(set(places)) == 1000 - 1000 % min(size, 1000)
 
 
 def test_batches_hold_texts_of_similar_length_in_another_order_every_epoch() -> None:
@@ -126,19 +139,14 @@ def test_substitution_leaves_special_tokens_and_every_other_text(tokenizer: Toke
     assert torch.equal(changed.lengths, batch.lengths)
 
 
-SHORT_TEXTS = [f"word{index}" for index in range(400)]
-
-
 def test_every_text_comes_once_at_the_front_and_a_share_is_ended() -> None:
-    made = as_running_text(SHORT_TEXTS, 0.5, seed=1)
-    assert [row.split(".")[0].split(",")[0] for row in made] == SHORT_TEXTS
+    words = [f"word{index}" for index in range(400)]
+    made = as_running_text(words, 0.5, seed=1)
+    assert [row.split(".")[0].split(",")[0] for row in made] == words
     ended = [row for row in made if row.endswith(".")]
     assert 160 < len(ended) < 240
     assert 0.35 < sum("word" in row[4:] for row in ended) / len(ended) < 0.65  # one or two more texts
-    assert all(row in SHORT_TEXTS for row in made if not row.endswith("."))
-
-
-def test_a_full_stop_is_not_doubled() -> None:
+    assert all(row in words for row in made if not row.endswith("."))
     assert all(".." not in row for row in as_running_text(["one ended.", "another."] * 50, 0.9, seed=0))
 
 

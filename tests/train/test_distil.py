@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from export.checkpoint import read_checkpoint
-from export.sources import Folder
 from model.encoder import Encoder
 from tests.networks import TINY, draw_weights
+from tests.train.conftest import draw, read_back
 from train import loop
 from train.distil import Distil, DistilSettings, make_student, student_config
 from train.distillation import (
@@ -28,16 +27,13 @@ from train.errors import DataError, RunError
 from train.settings import RunSettings
 
 
-def test_a_student_of_the_same_shape_begins_as_its_teacher() -> None:
+def test_a_student_begins_with_the_teachers_weights_that_fit() -> None:
     teacher = draw_weights(Encoder(TINY))
     student = make_student(TINY, teacher, [0, 1, 2, 3], seed=0, parts=True)
     ids, lengths = torch.tensor([[4, 5, 6, 7]]), torch.tensor([4])
     assert torch.equal(student.eval()(ids, lengths).pooled, teacher(ids, lengths).pooled)
     drawn = make_student(TINY, teacher, [0, 1, 2, 3], seed=0, parts=False).state_dict()
     assert not torch.equal(drawn["embeddings.token.weight"], teacher.state_dict()["embeddings.token.weight"])
-
-
-def test_what_does_not_fit_is_drawn() -> None:
     teacher = draw_weights(Encoder(replace(TINY, num_heads=(4, 4))))
     config = student_config(teacher.config, {"num_heads": [2], "d_k": 4, "output_gate": True})
     state, whole = make_student(config, teacher, [1], seed=0, parts=True).state_dict(), teacher.state_dict()
@@ -66,19 +62,17 @@ def test_fields_of_a_layer_each_are_those_of_the_layers_that_the_student_stands_
     assert student_config(shared, {"num_heads": [4, 4]}).shared_layers == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_students_that_cannot_be() -> None:
+    changes: Any
+    for changes, message in (
         ({"num_heads": []}, "cannot be built: num_heads is empty"),
         ({"num_heads": 4}, "cannot be built: incomplete encoder configuration"),
         ({"nonsense": 1}, "cannot be built: unknown fields nonsense"),
         ({"vocab_size": 7}, "the student's vocab_size is 7, the teacher's 48"),
         ({"hidden_size": 16}, "the student's embedding_size is 16, the teacher's 32"),
-    ],
-)
-def test_students_that_cannot_be(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(RunError, match=message):
-        student_config(TINY, changes)
+    ):
+        with pytest.raises(RunError, match=message):
+            student_config(TINY, changes)
 
 
 def test_a_run_brings_the_student_nearer_to_its_teacher(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
@@ -93,9 +87,9 @@ def test_a_run_brings_the_student_nearer_to_its_teacher(tiny_folder: Path, text_
     progress = loop.train(Distil(settings, run), run)
     scores = [figures["cosine_mean"] for figures in progress.evaluations]
     assert scores[-1] > scores[0] + 0.05
-    written = read_checkpoint(Folder(run.output, "small")).encoder
-    assert written.config.num_heads == (3, 3)
-    assert written.config.learned_value_residual
+    written = read_back(run.output).encoder.config
+    assert written.num_heads == (3, 3)
+    assert written.learned_value_residual
 
 
 def test_no_text_is_both_learned_from_and_judged_by(text_file: Path, tmp_path: Path) -> None:
@@ -110,15 +104,8 @@ def test_no_text_is_both_learned_from_and_judged_by(text_file: Path, tmp_path: P
     given = read_material([twice], judged)
     assert not {*given.learned} & {*given.held_out}
     assert len(given.held_out) == 11
-    for all_held_out in (text_file, tmp_path / "alike.txt"):
-        if all_held_out != text_file:
-            all_held_out.write_text("the same\n" * 20)
-        with pytest.raises(DataError, match="0 different texts, without those that are held out; at least 8"):
-            read_material([all_held_out], all_held_out)
-
-
-def draw(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    with pytest.raises(DataError, match="0 different texts, without those that are held out; at least 8"):
+        read_material([text_file], text_file)
 
 
 def test_similarity_loss_is_a_plain_loop() -> None:
@@ -148,8 +135,7 @@ LENGTHS = [3, 1, 5]
 
 
 def random_projections(width: int, seed: int) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return {name: torch.randn(sum(LENGTHS), width, generator=generator) for name in PROJECTIONS}
+    return {name: draw(sum(LENGTHS), width, seed=seed + place) for place, name in enumerate(PROJECTIONS)}
 
 
 def plain(student: dict[str, Tensor], teacher: dict[str, Tensor], heads: int) -> float:
@@ -170,18 +156,13 @@ def plain(student: dict[str, Tensor], teacher: dict[str, Tensor], heads: int) ->
     return sum(terms) / len(terms)
 
 
-def test_the_loss_is_its_definition_for_networks_of_other_widths() -> None:
+def test_relation_loss_is_its_definition_for_networks_of_other_widths() -> None:
     student, teacher = random_projections(6, 0), random_projections(12, 1)
     assert relation_heads(6, 12) == 6
     assert relation_loss(student, teacher, LENGTHS).item() == pytest.approx(plain(student, teacher, 6), rel=1e-5)
-
-
-def test_equal_relations_cost_nothing_and_nothing_comes_of_padding() -> None:
-    student = {name: rows.requires_grad_() for name, rows in random_projections(8, 0).items()}
-    loss = relation_loss(student, {name: rows.detach() for name, rows in student.items()}, LENGTHS)
-    assert loss.item() == pytest.approx(0, abs=1e-6)
-    loss = relation_loss(student, random_projections(8, 1), LENGTHS)
-    loss.backward()  # type: ignore[no-untyped-call]
+    assert relation_loss(student, student, LENGTHS).item() == pytest.approx(0, abs=1e-6)
+    student = {name: rows.requires_grad_() for name, rows in student.items()}
+    relation_loss(student, teacher, LENGTHS).backward()  # type: ignore[no-untyped-call]
     assert all(rows.grad is not None and bool(rows.grad.isfinite().all()) for rows in student.values())
 
 

@@ -1,22 +1,22 @@
 """What a run writes, `export` reads back to the bit."""
 
-import contextlib
 import itertools
 import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from export.checkpoint import Checkpoint, read_checkpoint
+from export.checkpoint import Checkpoint
 from export.errors import SourceError
-from export.sources import Folder
 from model.artifact import Defaults
 from model.config_parts import ClassificationSettings, MultiVectorSettings, Projection, SparseSettings
 from model.encoder import Encoder
 from tests.networks import TINY, draw_weights
+from tests.train.conftest import read_back
 from train.errors import RunError
 from train.folder import CHECKPOINT, complete_network, load_checkpoint, require_folder, save_checkpoint, write_network
 
@@ -34,6 +34,13 @@ NETWORKS = {
 }
 
 
+def assert_same(found: Encoder, expected: Encoder) -> None:
+    """But for the head dropout, which is training's."""
+    assert found.config == replace(expected.config, head_dropout=0.0)
+    assert found.state_dict().keys() == expected.state_dict().keys()
+    assert all(torch.equal(tensor, found.state_dict()[name]) for name, tensor in expected.state_dict().items())
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_network_comes_back_to_the_bit(network: str, tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
     encoder = draw_weights(Encoder(replace(NETWORKS[network], head_dropout=0.2)))
@@ -42,11 +49,8 @@ def test_a_network_comes_back_to_the_bit(network: str, tiny_checkpoint: Checkpoi
     )
     like = replace(tiny_checkpoint, max_sequence_length=31, defaults=defaults, examples=("the cat",))
     write_network(tmp_path / "made", encoder, like)
-    back = read_checkpoint(Folder(tmp_path / "made", "made"))
-    assert back.encoder.config == NETWORKS[network]  # the head dropout is training's
-    state = encoder.state_dict()
-    assert back.encoder.state_dict().keys() == state.keys()
-    assert all(torch.equal(tensor, state[name]) for name, tensor in back.encoder.state_dict().items())
+    back = read_back(tmp_path / "made")
+    assert_same(back.encoder, encoder)
     assert back.tokenizer.to_str() == like.tokenizer.to_str()
     assert back.max_sequence_length == 31
     assert back.examples == ("the cat",)
@@ -57,19 +61,17 @@ def test_a_network_comes_back_to_the_bit(network: str, tiny_checkpoint: Checkpoi
         assert back.tokenizer.encode("the cat", "sat").type_ids == like.tokenizer.encode("the cat", "sat").type_ids
 
 
-def test_examples_that_are_no_texts_are_refused(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
-    write_network(tmp_path / "made", tiny_checkpoint.encoder, tiny_checkpoint)
+def test_examples_that_are_no_texts_are_refused_and_a_model_without_normalisation_stays_one(
+    tiny_checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    defaults = Defaults(pooling="mean", normalize=False, prompts={}, default_prompt_name=None)
+    write_network(tmp_path / "made", tiny_checkpoint.encoder, replace(tiny_checkpoint, defaults=defaults))
+    assert read_back(tmp_path / "made").defaults == defaults
     described = json.loads((tmp_path / "made" / "config.json").read_bytes())
     for examples in ("the cat", [1]):
         (tmp_path / "made" / "config.json").write_text(json.dumps({**described, "examples": examples}))
         with pytest.raises(SourceError, match="gives examples of .*: expected a list of texts"):
-            read_checkpoint(Folder(tmp_path / "made", "made"))
-
-
-def test_a_model_without_normalisation_stays_one(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
-    defaults = Defaults(pooling="mean", normalize=False, prompts={}, default_prompt_name=None)
-    write_network(tmp_path / "made", tiny_checkpoint.encoder, replace(tiny_checkpoint, defaults=defaults))
-    assert read_checkpoint(Folder(tmp_path / "made", "made")).defaults == defaults
+            read_back(tmp_path / "made")
 
 
 def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
@@ -83,23 +85,18 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_checkpoint(tmp_path, {"a": torch.ones(2)}, {"step": 1})
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", fail)
-        with pytest.raises(RunError, match="No space left on device.*make room, and go on with --resume"):
-            save_checkpoint(tmp_path, {"a": torch.zeros(2)}, {"step": 2})
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
+    with pytest.raises(RunError, match="No space left on device.*make room, and go on with --resume"):
+        save_checkpoint(tmp_path, {"a": torch.zeros(2)}, {"step": 2})
     assert load_checkpoint(tmp_path)[1] == {"step": 1}
     assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80\x04not a checkpoint", b"\x00" * 64])
-def test_a_broken_checkpoint_is_named(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / CHECKPOINT).write_bytes(content)
-    with pytest.raises(RunError, match=r"checkpoint.safetensors cannot be read"):
-        load_checkpoint(tmp_path)
+def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
+    for content in (b"", b"\x80\x04not a checkpoint", b"\x00" * 64):
+        (tmp_path / CHECKPOINT).write_bytes(content)
+        with pytest.raises(RunError, match=r"checkpoint.safetensors cannot be read"):
+            load_checkpoint(tmp_path)
 
 
 def test_folders_that_hold_something_are_not_written_into(tmp_path: Path) -> None:
@@ -115,44 +112,24 @@ def test_folders_that_hold_something_are_not_written_into(tmp_path: Path) -> Non
         require_folder(tmp_path, is_resumed=False)
 
 
-@pytest.mark.parametrize("moved", range(6))
-def test_a_kill_while_the_best_network_is_replaced_leaves_one_that_can_be_completed(
-    moved: int, tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("moved", [*range(6), None])
+def test_a_network_that_is_replaced_is_the_earlier_or_the_later_one(
+    moved: int | None, tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The disk is full, or a kill comes with so many of the later one's files in place: it can be completed."""
     folder, other = tmp_path / "made", draw_weights(Encoder(replace(TINY, num_heads=(1, 3))))
     write_network(folder, tiny_checkpoint.encoder, tiny_checkpoint)
-    steps = itertools.count()
-    replace_file = os.replace
+    calls, replace_file = itertools.count(), os.replace
 
     def killed(source: str, target: str) -> None:
-        if Path(target).parent in (folder, folder / "1_Pooling") and next(steps) == moved:
+        if Path(target).parent in (folder, folder / "1_Pooling") and next(calls) == moved:
             raise KeyboardInterrupt
         replace_file(source, target)
 
+    full = Mock(side_effect=[*[None] * 4, OSError(28, "No space left on device")])
     with monkeypatch.context() as patch:
-        patch.setattr("os.replace", killed)
-        with contextlib.suppress(KeyboardInterrupt):
+        patch.setattr("os.fsync" if moved is None else "os.replace", full if moved is None else killed)
+        with pytest.raises(OSError if moved is None else KeyboardInterrupt):
             write_network(folder, other, tiny_checkpoint)
     complete_network(folder)
-    assert read_checkpoint(Folder(folder, "made")).encoder.config.num_heads == (1, 3)
-
-
-def test_a_full_disk_leaves_the_earlier_network(
-    tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, other = tmp_path / "made", draw_weights(Encoder(replace(TINY, num_heads=(1, 3))))
-    write_network(folder, tiny_checkpoint.encoder, tiny_checkpoint)
-    synced = itertools.count()
-
-    def fail(_: object) -> None:
-        if next(synced) == 4:
-            raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", fail)
-        with pytest.raises(OSError, match="No space"):
-            write_network(folder, other, tiny_checkpoint)
-    complete_network(folder)
-    back, before = read_checkpoint(Folder(folder, "made")).encoder, tiny_checkpoint.encoder.state_dict()
-    assert back.config == TINY
-    assert all(torch.equal(tensor, before[name]) for name, tensor in back.state_dict().items())
+    assert_same(read_back(folder).encoder, tiny_checkpoint.encoder if moved is None else other)

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from export.checkpoint import read_checkpoint
-from export.sources import Folder
 from model.encoder import Encoder
 from tests.networks import TINY, draw_weights
+from tests.train.conftest import read_back
 from train import loop
 from train.folder import RECORD
 from train.gates import Gates, GateSettings, HardConcreteGates, fold_gates
@@ -65,7 +64,7 @@ def test_a_run_removes_as_many_heads_as_asked_and_heal_takes_its_record(
     run = RunSettings(output=tmp_path / "gated", epochs=2, batch_size=8, learning_rate=1e-3, evaluations=2)
     loop.train(Gates(settings, run), run)
     record = json.loads((run.output / RECORD).read_text())
-    written = read_checkpoint(Folder(run.output, "gated")).encoder.config
+    written = read_back(run.output).encoder.config
     assert sum(written.num_heads) == 4 == len(record["removed"])
     assert 0 < record["evaluations"][-1]["closed"] < 1
     healed = Heal(
@@ -96,7 +95,7 @@ def test_the_record_names_the_heads_of_the_network_that_is_kept_and_no_early_one
     loop.train(recipe, run)
     record = json.loads((run.output / RECORD).read_text())
     assert record["best"]["step"] == record["evaluations"][2]["step"]  # the first after 40 % of the steps
-    written = read_checkpoint(Folder(run.output, "gated")).encoder.config.num_heads
+    written = read_back(run.output).encoder.config.num_heads
     removed = [layer for layer, _ in record["removed"]]
     assert written == tuple(heads - removed.count(layer) for layer, heads in enumerate(TINY.num_heads))
     assert record["network"]["num_heads"] == list(written)

@@ -8,11 +8,9 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
-from export.checkpoint import Checkpoint, read_checkpoint
 from export.pruning.removal import apply_removal
-from export.sources import Folder
 from export.texts import HELD_OUT_TEXTS
-from tests.train.conftest import draw_texts
+from tests.train.conftest import draw_texts, read_back
 from train.batching import tokenize_texts
 from train.embedding import embed_ids
 from train.errors import RunError
@@ -20,17 +18,13 @@ from train.heal import Heal, HealSettings
 from train.settings import RunSettings
 
 
-@pytest.fixture
-def whole(tiny_folder: Path) -> Checkpoint:
-    return read_checkpoint(Folder(tiny_folder, "tiny"))
-
-
 def heal(folder: Path, texts: Path, **settings: Any) -> Heal:
     asked = HealSettings(model=str(folder), texts=(texts,), fitting_texts=0, **settings)
     return Heal(asked, RunSettings(output=folder.with_name("healed")))
 
 
-def test_to_a_quality_as_many_go_as_it_allows(tiny_folder: Path, text_file: Path, whole: Checkpoint) -> None:
+def test_to_a_quality_as_many_go_as_it_allows(tiny_folder: Path, text_file: Path) -> None:
+    whole = read_back(tiny_folder)
     few, many = (heal(tiny_folder, text_file, lose=lose).described["removed"] for lose in (3.0, 30.0))
     assert 0 < len(few) < len(many)
     texts = tokenize_texts(HELD_OUT_TEXTS.read_text().splitlines(), whole.tokenizer, whole.max_sequence_length)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from export.checkpoint import Checkpoint, read_checkpoint
-from export.sources import Folder
+from export.checkpoint import Checkpoint
 from model.encoder import Encoder
 from tests.networks import TINY, draw_weights
+from tests.train.conftest import read_back
 from train import loop
 from train.classify import Classify, ClassifySettings
 from train.contrast import Contrast, ContrastSettings
@@ -30,22 +30,21 @@ from train.settings import RunSettings, head_dropout_at, rate_at
 pytestmark = pytest.mark.usefixtures("receive")
 
 
-def interrupt() -> None:
-    """Does what Ctrl-C would: calls the handler that is installed. A signal would also reach the tests' own process."""
-    handler = signal.getsignal(signal.SIGINT)
-    assert callable(handler)
-    handler(signal.SIGINT, None)
+def stopping(kind: Any, stop_at: int = 5) -> Any:
+    """A recipe that is asked to stop in the middle of a step, as Ctrl-C would.
 
+    The handler that is installed is called: a signal would also reach the tests' own process.
+    """
 
-class Stopping(Heal):
-    """Is asked to stop in the middle of a step, as Ctrl-C would."""
+    class Stopping(kind):  # type: ignore[misc]
+        def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
+            if step == stop_at:
+                handler = signal.getsignal(signal.SIGINT)
+                assert callable(handler)
+                handler(signal.SIGINT, None)
+            return float(super().backward(places, step=step, share=share))
 
-    stop_at = 5
-
-    def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
-        if step == self.stop_at:
-            interrupt()
-        return super().backward(places, step=step, share=share)
+    return Stopping
 
 
 @pytest.fixture
@@ -67,14 +66,16 @@ def run(tmp_path: Path) -> RunSettings:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return read_checkpoint(Folder(folder, "run")).encoder.state_dict()
+    return read_back(folder).encoder.state_dict()
 
 
-def test_a_resumed_run_ends_in_the_bits_of_an_uninterrupted_one(settings: HealSettings, run: RunSettings) -> None:
+def test_a_resumed_run_ends_in_the_bits_of_an_uninterrupted_one(
+    settings: HealSettings, run: RunSettings, tiny_folder: Path
+) -> None:
     whole = replace(run, output=run.output.with_name("whole"))
     loop.train(Heal(settings, whole), whole)
     with pytest.raises(KeyboardInterrupt):
-        loop.train(Stopping(settings, run), run)
+        loop.train(stopping(Heal)(settings, run), run)
     stopped = json.loads((run.output / RECORD).read_text())
     assert not stopped["is_done"]
     assert json.loads((whole.output / RECORD).read_text())["steps"] > 6
@@ -87,8 +88,9 @@ def test_a_resumed_run_ends_in_the_bits_of_an_uninterrupted_one(settings: HealSe
     for name in ("best", "steps", "tokens", "evaluations", "losses", "removed", "settings", "texts"):
         assert records[0][name] == records[1][name], name
     assert records[0]["is_done"]
-    expected = weights(whole.output)
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(run.output).items())
+    teacher = recipe.teacher.state_dict()
+    for found, expected in ((weights(run.output), weights(whole.output)), (teacher, weights(tiny_folder))):
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
 
 
 def test_the_best_network_is_kept_and_healing_helps(settings: HealSettings, run: RunSettings) -> None:
@@ -103,36 +105,30 @@ def test_the_best_network_is_kept_and_healing_helps(settings: HealSettings, run:
     assert sum(recipe.encoder.config.num_heads) == 8 - 3
 
 
-def test_the_teacher_is_left_as_it_was(settings: HealSettings, run: RunSettings, tiny_folder: Path) -> None:
-    recipe = Heal(settings, run)
-    loop.train(recipe, run)
-    before = weights(tiny_folder)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in recipe.teacher.state_dict().items())
-
-
 def test_a_loss_that_is_no_number_ends_the_run(settings: HealSettings, run: RunSettings) -> None:
-    recipe = Heal(settings, run)
-
     class Broken(Heal):
         def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
             loss = super().backward(places, step=step, share=share)
             return float("nan") if step == 2 else loss
 
-    recipe.__class__ = Broken
     with pytest.raises(Diverged, match="step 3: the loss is nan.*lower --learning-rate"):
-        loop.train(recipe, run)
+        loop.train(Broken(settings, run), run)
     assert all(tensor.isfinite().all() for tensor in weights(run.output).values())
 
 
-def test_a_run_goes_on_only_as_it_began(settings: HealSettings, run: RunSettings) -> None:
+def test_a_run_goes_on_only_as_it_began(
+    settings: HealSettings, run: RunSettings, tiny_checkpoint: Checkpoint, tmp_path: Path
+) -> None:
     with pytest.raises(RunError, match="nothing to go on from"):
         Heal(settings, replace(run, resume=True))
     with pytest.raises(KeyboardInterrupt):
-        loop.train(Stopping(settings, run), run)
+        loop.train(stopping(Heal)(settings, run), run)
     for changed in (replace(run, seed=1), replace(run, learning_rate=1e-3)):
         with pytest.raises(RunError, match="run with other settings: (seed|learning_rate) was"):
             loop.train(Heal(settings, replace(changed, resume=True)), replace(changed, resume=True))
+    write_network(tmp_path / "other", draw_weights(Encoder(TINY), seed=7), tiny_checkpoint)
     for other, name in (
+        (replace(settings, model=str(tmp_path / "other")), "source"),
         (replace(settings, weights=Weights(hidden_weight=0.7)), "distillation"),
         (replace(settings, remove=0.75), "asked"),
     ):
@@ -153,17 +149,6 @@ def test_the_rate_rises_and_falls() -> None:
     assert dropped == pytest.approx([0.4, 0.2, 0.0, 0.4])
 
 
-def test_a_run_goes_on_only_with_the_network_that_it_began_with(
-    settings: HealSettings, run: RunSettings, tiny_checkpoint: Checkpoint, tmp_path: Path
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        loop.train(Stopping(settings, run), run)
-    write_network(tmp_path / "other", draw_weights(Encoder(TINY), seed=7), tiny_checkpoint)
-    other, again = replace(settings, model=str(tmp_path / "other")), replace(run, resume=True)
-    with pytest.raises(RunError, match="run with other data: source was"):
-        loop.train(Heal(other, again), again)
-
-
 class Second(Processes):
     """The second of two processes, which takes whole batches, so that it can run alone."""
 
@@ -174,23 +159,18 @@ class Second(Processes):
 def test_each_process_draws_the_same_numbers_again_after_a_stop(settings: HealSettings, run: RunSettings) -> None:
     seen: dict[str, list[float]] = {}
 
-    class Drawing(Stopping):
-        name = "first"
-
+    class Drawing(Heal):
         def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
-            seen.setdefault(self.name, []).append(float(torch.rand(1)))
+            seen.setdefault(name, []).append(float(torch.rand(1)))
             return super().backward(places, step=step, share=share)
 
-    class Uninterrupted(Drawing):
-        name, stop_at = "second", -1
-
+    name = "first"
     with pytest.raises(KeyboardInterrupt):
-        loop.train(Drawing(settings, run), run)
-    second = replace(run, output=run.output.with_name("second"))
-    loop.train(Uninterrupted(settings, second), second, Second(rank=1))
-    again = replace(run, resume=True)
-    Uninterrupted.name = "resumed"
-    loop.train(Uninterrupted(settings, again), again, Second(rank=1))
+        loop.train(stopping(Drawing)(settings, run), run)
+    name, second = "second", replace(run, output=run.output.with_name("second"))
+    loop.train(Drawing(settings, second), second, Second(rank=1))
+    name, again = "resumed", replace(run, resume=True)
+    loop.train(Drawing(settings, again), again, Second(rank=1))
     assert seen["resumed"] == seen["second"][6:]
     assert seen["first"][:3] != seen["second"][:3]
 
@@ -206,28 +186,21 @@ def test_networks_of_shared_layers_are_trained_stopped_and_resumed(
     pairs.write_text("".join(f"{a},{b}\n" for a, b in itertools.pairwise(texts)))
     labelled.write_text("".join(f"{text},{index % 2}\n" for index, text in enumerate(texts)))
     model = str(tmp_path / "shared")
-    settings: Any = {
-        "contrast": ContrastSettings(model=model, rows=pairs),
-        "classify": ClassifySettings(model=model, rows=labelled),
-        "distil": DistilSettings(model=model, texts=(text_file,)),
+    kind: Any
+    kind, settings = {
+        "contrast": (Contrast, ContrastSettings(model=model, rows=pairs)),
+        "classify": (Classify, ClassifySettings(model=model, rows=labelled)),
+        "distil": (Distil, DistilSettings(model=model, texts=(text_file,))),
     }[command]
-    kind: Any = {"contrast": Contrast, "classify": Classify, "distil": Distil}[command]
     run = RunSettings(output=tmp_path / "run", epochs=0.5, batch_size=8, evaluations=1)
-
-    class Stopped(kind):  # type: ignore[misc]
-        def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
-            if step == 1:
-                interrupt()
-            return float(super().backward(places, step=step, share=share))
-
     with pytest.raises(KeyboardInterrupt):
-        loop.train(Stopped(settings, run), run)
+        loop.train(stopping(kind, 1)(settings, run), run)
     again = replace(run, resume=True)
     recipe = kind(settings, again)
     loop.train(recipe, again)
     trained = recipe.encoder.state_dict()
     assert torch.equal(trained["layers.0.feed_forward.up.weight"], trained["layers.2.feed_forward.up.weight"])
-    assert read_checkpoint(Folder(run.output, "run")).encoder.config.shared_layers == (0, 0, 0)
+    assert read_back(run.output).encoder.config.shared_layers == (0, 0, 0)
 
 
 def test_an_embedding_rate_of_0_leaves_only_tables_as_they_are(

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from export.checkpoint import read_checkpoint
-from export.sources import Folder
+from tests.train.conftest import read_back
 from train.errors import RunError
 from train.folder import RECORD
 from train.parallel import ALONE, Processes
@@ -19,20 +18,15 @@ from train.parallel import ALONE, Processes
 RUN = ["--epochs", "0.6", "--batch-size", "7", "--evaluations", "1"]
 
 
-def test_every_row_is_one_processs() -> None:
+def test_every_row_is_one_processs_and_a_process_alone_has_everything() -> None:
     rows = [Processes(rank, 3).rows(8) for rank in range(3)]
     assert [list(range(8))[part] for part in rows] == [[0, 1], [2, 3, 4], [5, 6, 7]]
     with pytest.raises(RunError, match="a batch of 2 cannot be shared by 3 processes"):
         Processes(0, 3).rows(2)
-
-
-def test_a_process_alone_has_everything() -> None:
     x = torch.ones(3, requires_grad=True)
     assert ALONE.gather(x, 3) is x
     assert ALONE.total(x) is x
-    assert ALONE.is_first
-    assert ALONE.any(True)
-    assert not ALONE.any(False)
+    assert (ALONE.is_first, ALONE.any(True), ALONE.any(False)) == (True, True, False)
 
 
 @pytest.mark.slow
@@ -60,7 +54,7 @@ def test_two_processes_have_the_losses_of_one(command: str, tiny_folder: Path, t
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         records.append(json.loads((output / RECORD).read_bytes()))
-        weights.append(read_checkpoint(Folder(output, name)).encoder.state_dict())
+        weights.append(read_back(output).encoder.state_dict())
     losses = [[point["loss"] for point in record["losses"]] for record in records]
     assert len(losses[0]) > 5
     assert losses[1] == pytest.approx(losses[0], abs=2e-5)

@@ -1,4 +1,7 @@
-"""Made-up tasks have the answers that they say, seeds trained side by side are those alone, and the command reports."""
+"""Made-up tasks have the answers that they say, seeds trained side by side are those alone, and the command reports.
+
+The attention that memorises is PyTorch's, theory's promise is its formula, and a network does memorise.
+"""
 
 import json
 from pathlib import Path
@@ -7,10 +10,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from polyhead import Engine
 from polyhead.cli import main
+from tests.task_artifacts import quick_export
+from train.experiments.patterns.memory import MEMORISED, attend, memorise, promised
 from train.experiments.patterns.network import Network, Row
 from train.experiments.patterns.offsets import last_weights, logits_with, look_at_offsets
 from train.experiments.patterns.servable import encoder_of, write_servable
@@ -49,9 +54,8 @@ def test_the_other_tasks_have_the_answers_that_they_say() -> None:
         assert text[PLACES] == [answer + 1]
 
 
-@pytest.mark.parametrize(
-    ("row", "predicted"),
-    [
+def test_predictions() -> None:
+    for row, predicted in (
         (Row("four keys", 4, 8, 8), 1.0),
         (Row("four keys", 1, 32, 32), (1 + 3 / 8) / 4),
         (Row("four keys", 32, 1, 1), 1 / 8),
@@ -59,10 +63,29 @@ def test_the_other_tasks_have_the_answers_that_they_say() -> None:
         (Row("count of three", 1, 4, 32), 3 / 8),
         (Row("own token", 1, 32, 32), 1.0),
         (Row("two offsets", 32, 1, 1), 1.0),
-    ],
-)
-def test_predictions(row: Row, predicted: float) -> None:
-    assert row.predicted == pytest.approx(predicted)
+    ):
+        assert row.predicted == pytest.approx(predicted), row.name
+
+
+def test_theory_promises_most_where_heads_are_as_wide_as_a_text_is_long() -> None:
+    assert {heads: promised(heads) for heads in (1, 2, 4, 8, 16, 32)} == {1: 8, 2: 15, 4: 29, 8: 25, 16: 17, 32: 1}
+
+
+def test_a_network_memorises_by_the_attention_of_torch_and_ends_as_soon_as_every_seed_has() -> None:
+    generator = torch.Generator().manual_seed(0)
+    contexts, queries = torch.randn(2, 6, 8, 32, generator=generator), torch.randn(2, 6, 1, 32, generator=generator)
+    weights = [torch.randn(2, 32, size, generator=generator) for size in (32, 32, 32, 1)]
+    answers = attend(contexts, queries, weights, 4)
+    for run in range(2):
+        query, key, value, output = (weight[run] for weight in weights)
+        reference = nn.MultiheadAttention(32, 4, bias=False, batch_first=True)
+        reference.in_proj_weight.data = torch.cat([query.T, key.T, value.T])
+        reference.out_proj.weight.data = torch.eye(32)
+        context, _ = reference(queries[run], contexts[run], contexts[run])
+        torch.testing.assert_close(answers[run], (context[:, 0] @ output)[:, 0], atol=1e-4, rtol=1e-4)
+    found = memorise(8, [0, 1], 300)
+    assert max(found["errors"]) <= MEMORISED
+    assert 0 < max(found["values"]) < 300
 
 
 @pytest.mark.parametrize(
@@ -144,7 +167,8 @@ def test_a_trained_network_is_served_and_its_head_looks_at_the_asked_key(tmp_pat
     network, found = train_row(Row("one key", 1, 32, 32), [0], 400)
     assert found["accuracies"][0] > 0.9
     write_servable(tmp_path / "one-key", network, 0)
-    assert main(["export", str(tmp_path / "one-key"), "--output", str(tmp_path / "artifact"), "--no-explain"]) == 0
+    with quick_export():
+        assert main(["export", str(tmp_path / "one-key"), "--output", str(tmp_path / "artifact"), "--no-explain"]) == 0
     with Engine.load(tmp_path / "artifact") as engine:
         task = TASKS["one key"]
         ids, answers = task.make(100, torch.Generator().manual_seed(1))
@@ -165,19 +189,8 @@ def test_a_trained_network_is_served_and_its_head_looks_at_the_asked_key(tmp_pat
 
 def test_patterns_from_the_command_line(tmp_path: Path) -> None:
     output = tmp_path / "patterns"
-    given = [
-        "train",
-        "patterns",
-        "--tasks",
-        "agreement",
-        "memory",
-        "--seeds",
-        "2",
-        "--steps",
-        "2",
-        "--output",
-        str(output),
-    ]
+    flags = "--tasks agreement memory --seeds 2 --steps 2"
+    given = ["train", "patterns", *flags.split(), "--output", str(output)]
     assert main(given) == 0
     record = json.loads((output / "patterns.json").read_bytes())
     assert [row["heads"] for row in record["rows"]] == [1, 2, 4, 8, 16, 32, 8]

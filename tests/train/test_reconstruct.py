@@ -2,7 +2,6 @@
 
 import itertools
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from export.pruning.removal import remove_heads
 from export.texts import TextBatch, TokenizedText
 from model.encoder import Encoder
 from tests.networks import TINY, draw_weights, random_batches, vary
+from tests.train.conftest import draw
 from train.reconstruct import LayerRunner, LeastSquares, reconstruct, require_fittable
 from train.removal import Removal, eliminate, order_by_reconstruction
 
@@ -32,22 +32,16 @@ def differences(student: Encoder, teacher: Encoder, batches: list[TextBatch]) ->
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_layers_run_one_by_one_are_the_network(network: str) -> None:
-    encoder, batches = draw_weights(Encoder(NETWORKS[network])), random_batches(1, 2)
-    runner = LayerRunner(encoder, batches)
-    for layer in range(encoder.config.num_layers):
+def test_layers_run_one_by_one_are_the_network_and_fitted_ones_are_nearer_to_the_whole(network: str) -> None:
+    teacher, batches = draw_weights(Encoder(NETWORKS[network])), random_batches(1, 2)
+    runner = LayerRunner(teacher, batches)
+    for layer in range(teacher.config.num_layers):
         runner.advance(layer)
     for batch, hidden in zip(batches, runner.hidden, strict=True):
         real = torch.arange(12) < batch.lengths[:, None]
-        expected = encoder(batch.input_ids, batch.lengths).last_hidden_state[real]
-        torch.testing.assert_close(encoder.final_norm(hidden), expected, atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_a_fitted_network_is_nearer_to_the_whole_on_other_texts(network: str) -> None:
-    teacher = draw_weights(Encoder(NETWORKS[network]))
-    removed = [1, 2, 4, 5, 7]
-    cut, student = remove_heads(teacher, removed), remove_heads(teacher, removed)
+        expected = teacher(batch.input_ids, batch.lengths).last_hidden_state[real]
+        torch.testing.assert_close(teacher.final_norm(hidden), expected, atol=1e-6, rtol=0)
+    cut, student = (remove_heads(teacher, [1, 2, 4, 5, 7]) for _ in range(2))
     reconstruct(student, teacher, random_batches(1, 24))
     others = random_batches(2)
     assert differences(student, teacher, others) < 0.8 * differences(cut, teacher, others)
@@ -95,14 +89,13 @@ def test_a_drift_that_was_not_measured_rises_with_the_error() -> None:
     np.testing.assert_allclose(found.rising_drifts(), [0, 0.1, 0.4, 0.8])
 
 
-def draw(rows: int, *columns: int) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randn(rows, count, generator=generator, dtype=torch.float64) for count in columns]
+def drawn(rows: int, *columns: int) -> list[torch.Tensor]:
+    return list(torch.split(draw(rows, sum(columns)), list(columns), dim=1))
 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_change_is_numpys_weighted_least_squares(bias: bool) -> None:
-    inputs, missing, noise = draw(60, 5, 3, 1)
+    inputs, missing, noise = drawn(60, 5, 3, 1)
     weights = noise[:, 0].abs() + 0.1
     fit = LeastSquares(5, 3, bias=bias)
     for rows in (slice(0, 20), slice(20, 60)):
@@ -114,7 +107,7 @@ def test_the_change_is_numpys_weighted_least_squares(bias: bool) -> None:
 
 
 def test_costs_are_those_of_solving_anew_without_the_blocks() -> None:
-    inputs, weights = draw(80, 9, 4)
+    inputs, weights = drawn(80, 9, 4)
     inputs[:, 3:6] = inputs[:, :3] @ inputs[:3, :3] + 0.1 * inputs[:, 3:6]  # one block is nearly another's shadow
     inputs = torch.cat([inputs, torch.ones(80, 1, dtype=torch.float64)], dim=1)  # the bias stays
     weights = torch.cat([weights[:9], torch.ones(1, 4, dtype=torch.float64)])
@@ -137,7 +130,7 @@ def test_costs_are_those_of_solving_anew_without_the_blocks() -> None:
 
 @pytest.mark.parametrize("together", [1, 4])
 def test_single_inputs_leave_some_at_once_up_to_a_point(together: int) -> None:
-    inputs, weights = draw(60, 12, 3)
+    inputs, weights = drawn(60, 12, 3)
     found = eliminate(inputs.T @ inputs, weights[:12], blocks=12, size=1, together=together, points=[6, 12])
     assert sorted(found.order) == list(range(12))
     assert list(found.fitted) == [6, 12]
@@ -149,17 +142,9 @@ def test_single_inputs_leave_some_at_once_up_to_a_point(together: int) -> None:
         assert sum(found.costs[:6]) == pytest.approx(float(left.square().sum()), rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"pre_norm": True, "sandwich_norm": True}, "no form of sandwich_norm True: take another"),
-        ({"shared_layers": (0, 0)}, r"no form of shared_layers \(0, 0\)"),
-    ],
-)
-def test_what_the_fit_does_not_know_is_refused_by_name(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(UnsupportedModel, match=message):
-        require_fittable(vary(**change))
-
-
-def test_grouped_and_causal_networks_are_fitted() -> None:
+def test_what_the_fit_does_not_know_is_refused_by_name() -> None:
     require_fittable(vary(num_key_value_heads=(2, 1), causal=True, query_key_norm=True, score_scale=1.0))
+    with pytest.raises(UnsupportedModel, match="no form of sandwich_norm True: take another"):
+        require_fittable(vary(pre_norm=True, sandwich_norm=True))
+    with pytest.raises(UnsupportedModel, match=r"no form of shared_layers \(0, 0\)"):
+        require_fittable(vary(shared_layers=(0, 0)))

