@@ -8,12 +8,14 @@ import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import uvloop
 
+from service.batching import executor
 from service.batching.batcher import Batcher
 from service.batching.executor import WORKER_NICE
 from service.batching.jobs import Job, JobResult
@@ -114,6 +116,7 @@ def test_many_requests_at_once_each_get_their_own(run: Callable[[Coroutine[Any, 
             answers = await asyncio.wait_for(asyncio.gather(*map(batcher.submit, requests)), PATIENCE)
             for jobs, results in zip(requests, answers, strict=True):
                 assert pooled(results) == [[one.input_ids.sum(), len(one.input_ids)] for one in jobs]
+            assert await batcher.submit([]) == []
             assert (batcher.queued_texts, batcher.queued_tokens, batcher.oldest_age) == (0, 0, 0.0)
             assert batcher.is_alive()
 
@@ -135,11 +138,6 @@ def test_serves_several_event_loops_at_once() -> None:
         assert answers == {3: [[3, 1]] * 20, 4: [[4, 1]] * 20}
 
 
-async def test_no_texts_are_answered_with_no_results() -> None:
-    with running(FakeBackend()) as batcher:
-        assert await batcher.submit([]) == []
-
-
 async def test_results_leave_when_their_batch_is_done() -> None:
     backend = FakeBackend()
     with running(backend) as batcher:
@@ -154,31 +152,30 @@ async def test_results_leave_when_their_batch_is_done() -> None:
         await asyncio.gather(*busy)
 
 
-async def test_a_worker_leaves_the_others_their_share() -> None:
+@pytest.mark.parametrize(
+    ("workers", "requests", "run"),
+    [
+        (2, [[job(9, 9)]] * 8, 4),
+        (16, [[job(9, 9, 9, 9)] * 32], 16),  # 64 tokens, where a sixteenth of the waiting tokens would be 8
+    ],
+)
+async def test_a_worker_leaves_the_others_their_share_but_cuts_no_runs_of_one(
+    workers: int, requests: list[list[Job]], run: int
+) -> None:
     backend = FakeBackend()
-    with running(backend, workers=2) as batcher:
-        busy = await begin_busy(batcher, backend, runs=2)
-        waiting = [await begin(batcher, job(9, 9)) for _ in range(8)]
+    with running(backend, workers=workers) as batcher:
+        busy = await begin_busy(batcher, backend, runs=workers)
+        waiting = [await begin(batcher, *jobs) for jobs in requests]
+        texts = batcher.queued_texts
         backend.permit()
-        await asyncio.to_thread(backend.wait_for_runs, 3)
-        assert (backend.runs[2], batcher.queued_texts) == ([(9, 9)] * 4, 4)
+        await asyncio.to_thread(backend.wait_for_runs, workers + 1)
+        assert (len(backend.runs[workers]), batcher.queued_texts) == (run, texts - run)
         backend.release()
         await asyncio.gather(*busy, *waiting)
 
 
-async def test_many_workers_do_not_cut_short_texts_into_runs_of_one() -> None:
-    backend = FakeBackend()
-    with running(backend, workers=16) as batcher:
-        busy = await begin_busy(batcher, backend, runs=16)
-        waiting = await begin(batcher, *[job(9, 9, 9, 9)] * 32)
-        backend.permit()
-        await asyncio.to_thread(backend.wait_for_runs, 17)
-        assert len(backend.runs[16]) == 16, "64 tokens, where a sixteenth of the waiting tokens would be 8"
-        backend.release()
-        await asyncio.gather(waiting, *busy)
-
-
-async def test_reports_every_batch_and_outlives_a_callback_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+async def test_reports_every_run_and_outlives_a_callback_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """A run that brings nothing counts as busy, and not as a batch."""
     records: list[BatchRecord] = []
 
     def on_batch(record: BatchRecord) -> None:
@@ -186,28 +183,18 @@ async def test_reports_every_batch_and_outlives_a_callback_that_fails(caplog: py
         raise ValueError("no metric of that name")
 
     backend = FakeBackend()
+    backend.on_token[7] = raising(OSError())
     with running(backend, max_padding=0.5, on_batch=on_batch) as batcher:
         busy = await begin_busy(batcher, backend)
         waiting = await begin(batcher, job(5, 5, 5), job(6, 6))
         backend.release()
         await asyncio.gather(waiting, *busy)
-        await batcher.submit([job(1)])
-    assert [(r.texts, r.tokens, r.padded_tokens) for r in records] == [(1, 1, 1), (2, 5, 6), (1, 1, 1)]
-    assert all(record.inference_seconds >= 0 for record in records)
-    assert caplog.text.count("ValueError: no metric of that name") == 3
-
-
-async def test_a_run_that_brings_nothing_counts_as_busy_and_not_as_a_batch() -> None:
-    records: list[BatchRecord] = []
-
-    backend = FakeBackend()
-    backend.on_token[5] = raising(OSError())
-    with running(backend, on_batch=records.append) as batcher:
         with pytest.raises(InferenceFailed):
-            await batcher.submit([job(5)])
-        await batcher.submit([job(6)])
-    assert [(record.texts, record.tokens) for record in records] == [(0, 0), (1, 1)]
+            await batcher.submit([job(7)])
+        await batcher.submit([job(1)])
+    assert [(r.texts, r.tokens, r.padded_tokens) for r in records] == [(1, 1, 1), (2, 5, 6), (0, 0, 0), (1, 1, 1)]
     assert all(record.inference_seconds > 0 for record in records)
+    assert caplog.text.count("ValueError: no metric of that name") == 4
 
 
 async def test_tells_time_in_the_queue_from_time_in_the_run() -> None:
@@ -275,16 +262,18 @@ async def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_othe
         await asyncio.gather(large, *busy, *more, *(task for task in small if not task.done()))
 
 
-async def test_a_refusal_is_freed_at_once() -> None:
+async def test_a_request_larger_than_the_queue_is_told_so_and_its_refusal_is_freed_at_once() -> None:
     with running(FakeBackend(), max_queue_tokens=2) as batcher:
         gc.disable()  # which would free it, too, by looking through all that there is
         try:
-            await batcher.submit([job(*range(3))])
+            await batcher.submit([job(0), job(1, 2)])
         except TooLarge as error:
-            held = weakref.ref(error)
+            held, message = weakref.ref(error), error.message
         finally:
             gc.enable()
         assert held() is None
+        assert message == "the request has 3 tokens, the queue takes 2 at most: send fewer texts"
+        assert pooled(await batcher.submit([job(1, 2)])) == [[3, 2]]
 
 
 async def test_admission_costs_the_same_however_many_requests_wait() -> None:
@@ -301,13 +290,6 @@ async def test_admission_costs_the_same_however_many_requests_wait() -> None:
         assert costs[0] == costs[1]
         backend.release()
         await asyncio.gather(*busy, *waiting)
-
-
-async def test_a_request_larger_than_the_queue_is_told_so_even_when_nothing_waits() -> None:
-    with running(FakeBackend(), max_queue_tokens=3) as batcher:
-        with pytest.raises(TooLarge, match="has 4 tokens, the queue takes 3 at most: send fewer texts"):
-            await batcher.submit([job(1, 2), job(3, 4)])
-        assert pooled(await batcher.submit([job(1, 2, 3)])) == [[6, 3]]
 
 
 async def test_cancelling_frees_the_queue_at_once_and_runs_nothing() -> None:
@@ -363,19 +345,12 @@ async def test_a_deadline_passes_while_every_worker_is_busy() -> None:
         in_time = await begin(batcher, job(6), deadline=time.monotonic() + PATIENCE)
         with pytest.raises(DeadlineExceeded, match="the deadline passed before the answer was there"):
             await late
+        with pytest.raises(DeadlineExceeded):  # at once
+            await batcher.submit([job(7)], deadline=time.monotonic() - 1)
         assert batcher.queued_tokens == 1
         backend.release()
         await asyncio.gather(in_time, *busy)
         assert backend.runs == [[(1,)], [(6,)]]
-
-
-async def test_a_deadline_that_passed_is_refused_at_once() -> None:
-    backend = FakeBackend()
-    with running(backend) as batcher:
-        with pytest.raises(DeadlineExceeded):
-            await batcher.submit([job(5)], deadline=time.monotonic() - 1)
-        await batcher.submit([job(6)])
-        assert backend.runs == [[(6,)]]
 
 
 async def test_a_worker_skips_expired_work_even_where_the_event_loop_stands_still() -> None:
@@ -424,6 +399,20 @@ async def test_a_bad_text_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
     assert "987654" not in caplog.text
 
 
+@pytest.mark.parametrize("error", [SystemExit(1), GeneratorExit()])
+async def test_a_worker_outlives_whatever_its_backend_raises(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = FakeBackend()
+    backend.on_token[5] = raising(error)
+    with running(backend) as batcher:
+        with pytest.raises(InferenceFailed):
+            await batcher.submit([job(5)])
+        assert pooled(await batcher.submit([job(7, 7, 7)])) == [[21, 3]]
+        assert batcher.is_alive()
+    assert type(error).__name__ in caplog.text
+
+
 async def test_a_failed_text_takes_the_rest_of_its_request_out_of_the_queue() -> None:
     backend = FakeBackend()
     backend.on_token[5] = raising(OSError())
@@ -433,21 +422,6 @@ async def test_a_failed_text_takes_the_rest_of_its_request_out_of_the_queue() ->
         assert batcher.queued_tokens == 0
         await batcher.submit([job(7)])
         assert backend.runs == [[(4,)], [(5,)], [(7,)]]
-
-
-class ForgetfulBackend(FakeBackend):
-    """Returns nothing for its first run."""
-
-    def run(self, batch: Batch) -> BatchOutput:
-        output = super().run(batch)
-        return BatchOutput(output.output[:0], None, {}) if len(self.runs) == 1 else output
-
-
-async def test_an_output_that_lacks_rows_is_a_failure_not_a_dead_worker() -> None:
-    with running(ForgetfulBackend()) as batcher:
-        with pytest.raises(InferenceFailed):
-            await batcher.submit([job(5)])
-        assert pooled(await batcher.submit([job(6)])) == [[6, 1]]
 
 
 def test_an_event_loop_that_is_gone_does_not_stop_the_worker() -> None:
@@ -487,6 +461,35 @@ async def test_close_finishes_what_is_queued_and_takes_nothing_more() -> None:
         await asyncio.gather(*busy)
 
 
+async def test_a_run_that_takes_too_long_is_not_alive_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    a_minute_later = SimpleNamespace(monotonic=lambda: time.monotonic() + 61.0)
+    backend = FakeBackend()
+    with running(backend, max_run_seconds=60.0) as batcher:
+        busy = await begin_busy(batcher, backend)
+        assert batcher.is_alive()
+        with monkeypatch.context() as later:
+            later.setattr(executor, "time", a_minute_later)
+            assert not batcher.is_alive()
+        backend.release()
+        await asyncio.gather(*busy)
+        while any(worker.busy_since is not None for worker in batcher.executor.workers):
+            await asyncio.sleep(0)
+        with monkeypatch.context() as later:
+            later.setattr(executor, "time", a_minute_later)
+            assert batcher.is_alive(), "a worker that waits for work does not hang"
+
+
+async def test_an_end_waits_a_moment_for_a_run_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "_CANCEL_SECONDS", PATIENCE)
+    backend = FakeBackend()
+    with running(backend) as batcher:
+        (busy,) = await begin_busy(batcher, backend)
+        threading.Timer(0.1, backend.release).start()
+        assert not await asyncio.to_thread(batcher.close, 0.01)
+        assert backend.is_closed
+        await asyncio.wait([busy])
+
+
 async def test_close_abandons_what_is_left_when_its_time_is_up() -> None:
     backend = FakeBackend()
     with running(backend) as batcher:
@@ -502,6 +505,9 @@ async def test_close_abandons_what_is_left_when_its_time_is_up() -> None:
 
 
 def test_before_the_start_nothing_is_taken_and_closing_closes_the_backend() -> None:
+    for workers, tokens in ((0, 8), (8, 0)):
+        with pytest.raises(ValueError, match="expected at least 1"):
+            Batcher(FakeBackend(), workers=workers, max_batch_tokens=8, max_queue_tokens=tokens)
     backend = FakeBackend()
     batcher = Batcher(backend, workers=1, max_batch_tokens=8, max_queue_tokens=8)
     with pytest.raises(NotReady):
@@ -509,13 +515,6 @@ def test_before_the_start_nothing_is_taken_and_closing_closes_the_backend() -> N
     assert not batcher.is_alive()
     assert batcher.close(0)
     assert backend.is_closed
-
-
-@pytest.mark.parametrize("change", [{"workers": 0}, {"max_queue_tokens": 0}])
-def test_refuses_settings_that_make_no_sense(change: dict[str, int]) -> None:
-    values: dict[str, Any] = {"workers": 1, "max_batch_tokens": 8, "max_queue_tokens": 8}
-    with pytest.raises(ValueError, match="expected at least 1"):
-        Batcher(FakeBackend(), **{**values, **change})
 
 
 async def test_everything_at_once_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:

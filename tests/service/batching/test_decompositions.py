@@ -1,6 +1,7 @@
 import asyncio
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -38,17 +39,12 @@ def test_a_run_has_one_source_if_two_are_too_many(tokens: int) -> None:
 
 
 def test_the_decomposer_is_loaded_once_and_only_when_asked_for() -> None:
-    loaded: list[FakeDecomposer] = []
-
-    def load() -> FakeDecomposer:
-        loaded.append(FakeDecomposer())
-        return loaded[-1]
-
+    load = Mock(return_value=FakeDecomposer())
     queue = DecompositionQueue(load, threads=2)
-    assert not loaded
+    load.assert_not_called()
     submit(queue, text(5), text(300))
     submit(queue, text(5))
-    assert len(loaded) == 1
+    load.assert_called_once()
     queue.close()
 
 

@@ -96,12 +96,6 @@ def test_each_text_gets_what_it_would_get_alone_and_no_padding(
         assert result.last_hidden_state.flags.c_contiguous
 
 
-def test_a_layer_without_heads_may_come_without_rows() -> None:
-    output = BatchOutput(np.zeros((1, 2), np.float32), None, {0: np.zeros((0, 0, 0, 0), np.float32)})
-    (result,) = separate([job([1, 2, 3], layers=(0,))], output, queue_seconds=[0.0], inference_seconds=0.0)
-    assert result.attentions[0].shape == (0, 3, 3)
-
-
 def test_a_backend_that_returns_less_than_was_asked_for_is_an_error() -> None:
     jobs = [job([1, 2], layers=(0,), wants_tokens=True)]
     pooled = np.zeros((1, 2), dtype=np.float32)

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from service.batching.queue import BatchLimits, JobQueue, QueuedRequest, QueuedText, RequestSizes
+from service.batching.queue import BatchLimits, JobQueue, QueuedRequest, QueuedText
 
 UNBOUNDED = BatchLimits(max_tokens=10**9, max_padding=0.0, max_pairs=10**12)
 LAYERS = st.sampled_from([(), (), (0, 5)])
@@ -30,10 +30,6 @@ def add(
     request = QueuedRequest()
     queue.add(request, [QueuedText(request, index, length, layers) for index, length in enumerate(lengths)], now)
     return request
-
-
-def served(batch: list[QueuedText[QueuedRequest]], request: QueuedRequest) -> list[int]:
-    return [text.index for text in batch if text.request is request]
 
 
 class QueueAgainstDefinition(RuleBasedStateMachine):
@@ -90,9 +86,6 @@ class QueueAgainstDefinition(RuleBasedStateMachine):
         oldest = min((self.arrived[request] for request in self.line), default=self.now)
         assert self.queue.oldest_age(self.now) == self.now - oldest
 
-    def waiting_tokens(self, request: QueuedRequest) -> int:
-        return sum(text.length for text in self.waiting if text.request is request)
-
     def expected_batch(self, share: int) -> list[QueuedText[QueuedRequest]]:
         if not self.line:
             return []
@@ -141,24 +134,6 @@ class QueueAgainstDefinition(RuleBasedStateMachine):
 
 TestQueueAgainstDefinition = QueueAgainstDefinition.TestCase
 TestQueueAgainstDefinition.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
-
-
-@settings(deadline=None)
-@given(requests=st.lists(TEXTS, min_size=1, max_size=12), limits=LIMITS)
-def test_every_text_leaves_once(requests: list[list[tuple[int, tuple[int, ...]]]], limits: BatchLimits) -> None:
-    queue: JobQueue[QueuedRequest] = JobQueue(limits)
-    expected = set()
-    for texts in requests:
-        request = QueuedRequest()
-        queued = [QueuedText(request, index, length, layers) for index, (length, layers) in enumerate(texts)]
-        queue.add(request, queued, 0.0)
-        expected.update(queued)
-    left: list[QueuedText[QueuedRequest]] = []
-    while batch := queue.take(10**6):
-        left += batch
-    assert len(left) == len(expected)
-    assert set(left) == expected
-    assert (queue.texts, queue.tokens, queue.requests()) == (0, 0, [])
 
 
 def test_a_share_of_a_whole_batch_leaves_less_room_for_padding() -> None:
@@ -215,19 +190,3 @@ def test_work_grows_with_the_texts_not_with_their_square() -> None:
         grow(4000)
         large = lines() - small
     assert large < 8 * 1.5 * small, f"{small} lines for 500 texts, {large} for 4000"
-
-
-SIZES = st.lists(st.integers(1, 300), max_size=30)
-
-
-@given(before=SIZES, after=SIZES, limit=st.integers(1, 400))
-def test_counts_at_most_so_many_tokens_of_each_request(before: list[int], after: list[int], limit: int) -> None:
-    sizes = RequestSizes()
-    for tokens in before:
-        sizes.change(0, tokens)
-    for tokens, now in zip(before, after, strict=False):
-        sizes.change(tokens, now)
-    left = [*after[: len(before)], *before[len(after) :]]
-    exact = sum(min(tokens, limit) for tokens in left)
-    is_power = limit.bit_count() == 1
-    assert exact <= sizes.tokens_up_to(limit) <= (1 if is_power else 1.21) * exact
