@@ -1,6 +1,7 @@
 """The process from start to end: probes, signals, exit codes."""
 
 import json
+import os
 import signal
 import socket
 import threading
@@ -11,13 +12,14 @@ from typing import Any
 import pytest
 
 from tests.service.http.test_protocol import metric, read_answer, request_bytes
-from tests.service.process import fake_server, wait_until
+from tests.service.process import fake_server, read_sample, wait_until
 
 
 def test_probes_tell_loading_from_ready_from_draining(fake_artifact: Path, tmp_path: Path) -> None:
     loaded = tmp_path / "loaded"
     environment = {"FAKE_LOAD_UNTIL": str(loaded), "FAKE_RUN_SECONDS": "0.3"}
-    with fake_server(fake_artifact, "--drain-delay", "1", **environment) as server, socket.socket() as slow:
+    flags = ("--drain-delay", "1", "--max-queue-tokens", "70000")
+    with fake_server(fake_artifact, *flags, **environment) as server, socket.socket() as slow:
         assert server.request("GET", "/healthz")[0] == 200
         status, headers, _ = server.request("GET", "/readyz")
         assert (status, headers["retry-after"]) == (503, "1")
@@ -26,7 +28,8 @@ def test_probes_tell_loading_from_ready_from_draining(fake_artifact: Path, tmp_p
         loaded.touch()
         server.wait_until_ready()
         assert server.request("GET", "/readyz")[0] == 200
-        assert b"polyhead_ready 1.0" in server.request("GET", "/metrics")[2]
+        wait_until(lambda: metric(server, "polyhead_event_loop_lag_seconds_count") > 1)
+        assert_figures_of_the_process(server.request("GET", "/metrics")[2].decode())
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
         slow.connect(server.address)
         large = request_bytes({"inputs": ["cat " * 14] * 60, "attention": {"layers": "all"}})
@@ -43,6 +46,15 @@ def test_probes_tell_loading_from_ready_from_draining(fake_artifact: Path, tmp_p
         assert (status, headers["connection"], len(json.loads(body)["attention"])) == (200, "close", 60)
         assert slow.recv(1) == b""
         assert server.wait() == 0
+
+
+def assert_figures_of_the_process(page: str) -> None:
+    """What is unknown is no number, so that no alert compares with it."""
+    assert (read_sample(page, "polyhead_ready"), read_sample(page, "polyhead_queue_limit_tokens")) == (1, 70_000)
+    assert 0 < read_sample(page, "polyhead_cpu_limit_cores") <= len(os.sched_getaffinity(0))
+    assert read_sample(page, "process_resident_memory_bytes") < read_sample(page, "polyhead_memory_limit_bytes")
+    assert 0 < read_sample(page, "polyhead_model_load_seconds") < 60
+    assert abs(read_sample(page, "process_start_time_seconds") - time.time()) < 120
 
 
 def test_signal_while_loading_ends_the_process_with_0(fake_artifact: Path) -> None:

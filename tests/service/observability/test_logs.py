@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import IO
+from unittest.mock import Mock
 
 import pytest
 
@@ -61,10 +62,13 @@ def test_a_terminal_gets_lines_for_a_person() -> None:
     assert request.split()[1:] == ["info", "request", "route=/encode", "status=200"]
 
 
-def test_level_holds(lines: io.BytesIO) -> None:
+def test_level_holds(lines: io.BytesIO, handler: logs.JsonHandler) -> None:
     logging.getLogger("some.module").debug("unseen")
     logging.getLogger("uvicorn.error").info("unseen too")
-    assert not read(lines)
+    logging.root.handlers[:] = [handler]
+    logging.root.setLevel("WARNING")
+    logs.log_request({"status": 200})
+    assert not lines.getvalue()
 
 
 def test_time_is_utc_to_the_millisecond() -> None:
@@ -90,21 +94,11 @@ def test_traceback_has_places_but_no_message(lines: io.BytesIO) -> None:
     assert "test_traceback_has_places_but_no_message" in described["at"][0]
 
 
-def test_our_own_errors_keep_their_message() -> None:
+def test_our_own_errors_and_causes_inside_the_backend_keep_their_message() -> None:
     assert logs.describe(TooLarge("over the limit"))["message"] == "over the limit"
-
-
-def test_cause_inside_the_backend_keeps_its_message() -> None:
     error = InferenceFailed("inference failed")
     error.__cause__ = RuntimeError("bad kernel")
     assert logs.describe(error)["cause"]["message"] == "bad kernel"
-
-
-def test_stream_that_is_gone_fails_nothing() -> None:
-    stream = io.BytesIO()
-    handler = logs.JsonHandler(stream)
-    stream.close()
-    handler.emit(logging.makeLogRecord({"msg": "into the void"}))
 
 
 def test_lines_of_requests_are_written_in_groups_and_all_others_at_once(
@@ -124,6 +118,9 @@ def test_lines_of_requests_are_written_in_groups_and_all_others_at_once(
     assert written()[-1] == "last"
     requests.info("afterwards")
     assert written()[-1] == "afterwards", "held no longer"
+    with handler.in_background(interval=0.01):
+        requests.info("within the interval")
+        wait_until(lambda: written()[-1] == "within the interval")
 
 
 def test_a_request_has_the_same_line_whoever_else_listens(
@@ -143,26 +140,10 @@ def test_a_request_has_the_same_line_whoever_else_listens(
     assert alone == {"time": alone["time"], **described, **fields}
 
 
-def test_requests_have_no_lines_above_their_level(lines: io.BytesIO, handler: logs.JsonHandler) -> None:
-    logging.root.handlers[:] = [handler]
-    logging.root.setLevel("WARNING")
-    logs.log_request({"status": 200})
-    assert not lines.getvalue()
-
-
-def test_lines_of_requests_are_written_within_the_interval(lines: io.BytesIO, handler: logs.JsonHandler) -> None:
-    with handler.in_background(interval=0.01):
-        logging.getLogger(logs.REQUEST_LOGGER).info("first")
-        wait_until(lambda: bool(lines.getvalue()))
-
-
 def test_without_a_thread_lines_are_written_all_the_same(
     lines: io.BytesIO, handler: logs.JsonHandler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", fail)
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
     with handler.in_background():
         logging.getLogger("some.module").info("first")
         assert read(lines)[0]["message"] == "first"
@@ -219,11 +200,14 @@ def test_a_stream_that_does_not_block_loses_nothing(pipe: tuple[int, IO[bytes]])
         assert len(read_lines(reading, 200)) == 200
 
 
-def test_a_reader_that_is_gone_is_no_failure() -> None:
+def test_a_stream_or_a_reader_that_is_gone_is_no_failure(lines: io.BytesIO) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    with open(writing, "wb", buffering=0) as stream:
-        logs.JsonHandler(stream).emit(logging.makeLogRecord({"msg": "into the void"}))
+    with open(writing, "wb", buffering=0) as unread:
+        handlers = [logs.JsonHandler(stream) for stream in (unread, lines)]
+        lines.close()
+        for handler in handlers:
+            handler.emit(logging.makeLogRecord({"msg": "into the void"}))
 
 
 def test_what_is_no_utf_8_is_written_as_escapes(lines: io.BytesIO) -> None:
