@@ -1,9 +1,7 @@
 """Every alert fires when it should and not otherwise: `promtool` on cases whose figures were worked out by hand."""
 
 import shutil
-import subprocess
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,32 +12,23 @@ import yaml
 from benchmarks.lib.load import DROPPED, Tally
 from deploy.observability.night import ACTS, Night, count, describe_alerts, required_alerts
 from deploy.observability.scrape import Prometheus, Series
+from tests.deploy.tools import DEPLOY, run, tool
 
-HERE = Path(__file__).parent
-PROMETHEUS = HERE.parents[1] / "deploy/prometheus"
-CASES = HERE / "alerts_test.yaml"
+PROMETHEUS = DEPLOY / "prometheus"
+CASES = Path(__file__).with_name("alerts_test.yaml")
 
 Key = tuple[str, str, str]  # alert, severity, window
 
 
-@pytest.fixture
-def promtool() -> str:
-    found = shutil.which("promtool")
-    if found is None:
-        pytest.skip("promtool is not installed (Debian package prometheus)")
-    return found
+def check(what: str, *paths: Path) -> None:
+    run(tool("promtool", "Debian's package prometheus brings it"), what, "rules", *paths)
 
 
-def run(*command: str) -> None:
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)  # noqa: S603 - ours
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_rule_files_are_valid() -> None:
+    check("check", PROMETHEUS / "rules.yaml", PROMETHEUS / "alerts.yaml")
 
 
-def test_rule_files_are_valid(promtool: str) -> None:
-    run(promtool, "check", "rules", str(PROMETHEUS / "rules.yaml"), str(PROMETHEUS / "alerts.yaml"))
-
-
-def test_alerts_fire_when_they_should_and_not_otherwise(promtool: str, tmp_path: Path) -> None:
+def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
     """Without the annotations: the cases are about figures, not about words."""
     for name in ("rules.yaml", "alerts.yaml"):
         document = yaml.safe_load((PROMETHEUS / name).read_text())
@@ -48,7 +37,7 @@ def test_alerts_fire_when_they_should_and_not_otherwise(promtool: str, tmp_path:
                 rule.pop("annotations", None)
         (tmp_path / name).write_text(yaml.safe_dump(document))
     shutil.copy(CASES, tmp_path)
-    run(promtool, "test", "rules", str(tmp_path / CASES.name))
+    check("test", tmp_path / CASES.name)
 
 
 def test_the_night_names_alerts_that_an_act_did_not_bring_about_and_those_that_it_should_have() -> None:
@@ -99,8 +88,3 @@ def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
 
 def key(alert: str, labels: dict[str, Any]) -> Key:
     return alert, labels["severity"], labels.get("window", "")
-
-
-def rules() -> Iterator[dict[str, Any]]:
-    for group in yaml.safe_load((PROMETHEUS / "alerts.yaml").read_text())["groups"]:
-        yield from group["rules"]

@@ -2,13 +2,11 @@
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from deploy.observability.alerts import JOB
 from model.artifact import Artifact
 from service.observability import metrics as metric_names
 from service.settings import Settings, misspelt_variables
@@ -33,6 +31,15 @@ from tests.service.routes.test_tables import write_table
 SIZES = {"Mi": 2**20, "Gi": 2**30}
 
 each_overlay = pytest.mark.parametrize("name", OVERLAYS)
+each_overlay_and_component = pytest.mark.parametrize("name", [*OVERLAYS, *COMPONENTS])
+
+
+def rendered(name: str) -> str:
+    return overlay(name) if name in OVERLAYS else component(name)
+
+
+def bytes_of(quantity: str) -> int:
+    return int(quantity[:-2]) * SIZES[quantity[-2:]]
 
 
 def read_settings(text: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
@@ -43,13 +50,19 @@ def read_settings(text: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 @each_overlay
 def test_settings_are_the_services(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = settings(overlay(name))
+    text = overlay(name)
+    given, found = settings(text), container(text)
     assert misspelt_variables(given) == {}
-    read = read_settings(overlay(name), monkeypatch).model_dump()
+    read = read_settings(text, monkeypatch).model_dump()
     assert str(read["drain_delay"]).removesuffix(".0") == given["POLYHEAD_DRAIN_DELAY"]
-    ports = {port["name"]: port["containerPort"] for port in container(overlay(name))["ports"]}
-    assert ports == {"http": read["port"], "admin": read["admin_port"]}
-    assert pod(overlay(name))["spec"]["enableServiceLinks"] is False  # else POLYHEAD_PORT is the Service's address
+    assert {port["name"]: port["containerPort"] for port in found["ports"]} == {
+        "http": read["port"],
+        "admin": read["admin_port"],
+    }
+    assert pod(text)["spec"]["enableServiceLinks"] is False  # else POLYHEAD_PORT is the Service's address
+    # Callers keep no probe out: the admin port has connections of its own, and callers are led to the other one.
+    assert {found[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "readiness", "liveness")} == {"admin"}
+    assert [port["targetPort"] for port in one(text, "Service")["spec"]["ports"]] == ["http"]
 
 
 @each_overlay
@@ -64,18 +77,10 @@ def test_an_end_has_time_for_all_its_steps(name: str, monkeypatch: pytest.Monkey
     assert before_drain > probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
 
 
-@each_overlay
-def test_callers_keep_no_probe_out(name: str) -> None:
-    """The admin port has connections of its own, and callers are led to the other one."""
-    found = container(overlay(name))
-    assert {found[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "readiness", "liveness")} == {"admin"}
-    assert [port["targetPort"] for port in one(overlay(name), "Service")["spec"]["ports"]] == ["http"]
-
-
-@pytest.mark.parametrize("name", [*OVERLAYS, *COMPONENTS])
+@each_overlay_and_component
 def test_pods_are_restricted(name: str) -> None:
     """The "restricted" level of the Pod Security Standards, and a root file system that no process writes."""
-    text = overlay(name) if name in OVERLAYS else component(name)
+    text = rendered(name)
     spec = pod(text)["spec"]
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["runAsUser"] > 0
@@ -91,22 +96,15 @@ def test_pods_are_restricted(name: str) -> None:
         }
 
 
-def selectors(text: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """The name of each resource that selects pods, and the labels that it selects by."""
-    for item in resources(text):
-        if item["kind"] in ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "PodMonitor"):
-            selector = item["spec"].get("selector") or item["spec"]["podSelector"]
-            yield item["metadata"]["name"], selector.get("matchLabels", selector)
-
-
 @each_overlay
 def test_selectors_mean_the_pods(name: str) -> None:
     labels = pod(overlay(name))["metadata"]["labels"]
     spread = pod(overlay(name))["spec"]["topologySpreadConstraints"]
-    for selector in (
-        *(labels for _, labels in selectors(overlay(name))),
-        *(constraint["labelSelector"]["matchLabels"] for constraint in spread),
-    ):
+    kinds = ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "PodMonitor")
+    specs = [item["spec"] for item in resources(overlay(name)) if item["kind"] in kinds]
+    selectors = [constraint["labelSelector"] for constraint in spread]
+    selectors += [spec.get("selector") or spec["podSelector"] for spec in specs]
+    for selector in (given.get("matchLabels", given) for given in selectors):
         assert selector
         assert selector.items() <= labels.items()
         assert "app.kubernetes.io/version" not in selector  # a Deployment's selector cannot change, a version does
@@ -133,19 +131,14 @@ def test_cores_and_memory_are_enough(name: str, monkeypatch: pytest.MonkeyPatch)
     millicores = int(given["requests"]["cpu"].removesuffix("m"))
     assert millicores == 1000 * int(settings(overlay(name))["POLYHEAD_WORKERS"]) + 500
     assert "cpu" not in given["limits"]
-    limit = given["limits"]["memory"]
-    assert limit == given["requests"]["memory"]
-    assert most_memory(read_settings(overlay(name), monkeypatch)) < int(limit[:-2]) * SIZES[limit[-2:]]
+    assert given["limits"]["memory"] == given["requests"]["memory"]
+    assert most_memory(read_settings(overlay(name), monkeypatch)) < bytes_of(given["limits"]["memory"])
 
 
-def bytes_of(quantity: str) -> int:
-    return int(quantity[:-2]) * SIZES[quantity[-2:]]
-
-
-@pytest.mark.parametrize("name", [*OVERLAYS, *COMPONENTS])
+@each_overlay_and_component
 def test_what_a_pod_may_write_is_bounded_and_is_enough_for_its_volumes(name: str) -> None:
     """What lies in an emptyDir counts against the limit of the whole pod, which is evicted beyond it."""
-    text = overlay(name) if name in OVERLAYS else component(name)
+    text = rendered(name)
     volumes = sum(
         bytes_of(one["emptyDir"]["sizeLimit"]) for one in pod(text)["spec"].get("volumes", ()) if "emptyDir" in one
     )
@@ -189,6 +182,7 @@ def test_every_deployment_is_a_job_that_the_rules_know(name: str) -> None:
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     (relabeling,) = endpoint["relabelings"]
     assert relabeling["sourceLabels"] == ["__meta_kubernetes_namespace", "__meta_kubernetes_pod_controller_name"]
+    (known,) = set(re.findall(r'up\{job=~"(.*?)"', (DEPLOY / "prometheus/alerts.yaml").read_text()))
     jobs = set()
     for deployment in of_kind(overlay(name), "Deployment"):
         namespace, called = deployment["metadata"]["namespace"], deployment["metadata"]["name"]
@@ -197,7 +191,7 @@ def test_every_deployment_is_a_job_that_the_rules_know(name: str) -> None:
         controller = relabeling["separator"].join((namespace, f"{called}-5d8f9c7b64"))
         job = re.sub(f"^(?:{relabeling['regex']})$", relabeling["replacement"].replace("$", "\\"), controller)
         assert job == f"{namespace}/{called}"  # as the rule for what kube-state-metrics knows names it
-        assert re.fullmatch(JOB.removeprefix('job=~"').removesuffix('"'), job)
+        assert re.fullmatch(known, job)
         jobs.add(job)
     assert len(jobs) == len(of_kind(overlay(name), "Deployment"))
 

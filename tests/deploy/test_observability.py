@@ -36,13 +36,9 @@ OF_OTHERS = {  # Prometheus itself, and kube-state-metrics
 }
 
 
-def load(name: str) -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus" / name).read_text())
-    return document
-
-
 def rules(name: str) -> list[dict[str, Any]]:
-    return [rule for group in load(name)["groups"] for rule in group["rules"]]
+    groups = yaml.safe_load((DEPLOY / "prometheus" / name).read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 @pytest.fixture(scope="module")
@@ -88,23 +84,16 @@ def test_committed_files_are_what_the_script_writes(name: str) -> None:
     assert (DEPLOY / name).read_text() == write_files()[name], "run `python -m deploy.observability`"
 
 
-def test_every_metric_named_is_exported_with_those_labels(
-    panels: list[ShownPanel], exported: dict[str, set[str]]
-) -> None:
-    recorded = {rule["record"] for rule in rules("rules.yaml")}
+def test_every_metric_and_label_named_is_exported(panels: list[ShownPanel], exported: dict[str, set[str]]) -> None:
+    recorded, places = {rule["record"] for rule in rules("rules.yaml")}, {"job", "instance", "pod"}
     for expression in expressions(panels):
         for selector in selectors(expression):
             if selector.name not in OF_OTHERS | recorded:
                 assert selector.name in exported, f"{selector.name} in {expression}"
-                labels = {matcher.name for matcher in selector.matchers.matchers} - {"job", "instance", "pod"}
+                labels = {matcher.name for matcher in selector.matchers.matchers} - places
                 assert labels <= exported[selector.name], expression
-
-
-def test_every_label_summed_by_exists(panels: list[ShownPanel], exported: dict[str, set[str]]) -> None:
-    known = {"job", "instance", "pod"}.union(*exported.values())
-    for expression in expressions(panels):
-        for labels in re.findall(r"(?:by|on|ignoring) \(([^)]*)\)", expression):
-            assert set(labels.split(", ")) <= known, expression
+        for summed in re.findall(r"(?:by|on|ignoring) \(([^)]*)\)", expression):
+            assert set(summed.split(", ")) <= places.union(*exported.values()), expression
 
 
 def test_documentation_lists_every_metric_of_ours(exported: dict[str, set[str]]) -> None:
@@ -135,12 +124,6 @@ def test_label_values_in_queries_occur(panels: list[ShownPanel], tmp_path: Path)
                     assert any(re.fullmatch(matcher.value, value) for value in values[matcher.name]), expression
 
 
-def every_panel() -> list[dict[str, Any]]:
-    """Rows and panels, of collapsed rows too."""
-    top = json.loads(DASHBOARD.read_text())["panels"]
-    return [panel for one in top for panel in (one, *one.get("panels", ()))]
-
-
 def test_the_overview_leads_to_the_runbook_once_it_is_published() -> None:
     text = (DEPLOY / "RUNBOOK.md").read_text()
     published = write_files("https://wiki/runbook")
@@ -155,8 +138,8 @@ def test_the_overview_leads_to_the_runbook_once_it_is_published() -> None:
 
 
 def test_nothing_links_to_a_page_that_is_not_published() -> None:
-    links = [link for panel in every_panel() for link in panel.get("links") or ()]
-    assert not links
+    top = json.loads(DASHBOARD.read_text())["panels"]
+    assert not [panel for one in top for panel in (one, *one.get("panels", ())) if panel.get("links")]
     assert "runbook" not in DASHBOARD.read_text()
     assert not [rule["alert"] for rule in rules("alerts.yaml") if "runbook_url" in rule["annotations"]]
 

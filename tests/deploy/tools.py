@@ -2,7 +2,11 @@
 
 import shutil
 import subprocess
+import threading
 import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +35,27 @@ def run(*command: str | Path, data: str | None = None) -> str:
     )
     assert done.returncode == 0, f"{command[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+def install_packages(check: Path, folder: Path) -> str:
+    """Copies a folder with a package.json and installs what it locks, for this run; the path of `node`."""
+    node, npm = (tool(name, "Node.js brings it") for name in ("node", "npm"))
+    shutil.copytree(check, folder, dirs_exist_ok=True)
+    run(npm, "ci", "--prefix", folder, "--no-audit", "--no-fund", "--ignore-scripts", "--engine-strict=false")
+    return node
+
+
+@contextmanager
+def serving(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[int]:
+    """Answers HTTP with a handler until the block ends; the port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def most_memory(settings: Settings) -> float:
