@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModel, BertConfig
 
 from model.analysis.arrays import Float32Array
 from model.analysis.contributions import contributions, norm_weighted, pooled_parts, token_shares, value_norms
@@ -13,6 +12,7 @@ from model.config import Pooling
 from model.tasks import POOLINGS
 from tests.model.analysis.maps import draw_maps
 from tests.networks import BERT_CONFIG
+from tests.transformers_heads import draw_bert
 
 NAMES: tuple[Pooling, ...] = get_args(Pooling)
 AXES = np.eye(3, dtype=np.float32)
@@ -34,29 +34,23 @@ def two_texts(draw: st.DrawFn) -> tuple[Float32Array, Float32Array]:
     return first, second
 
 
-def test_mean_pooling_spreads_the_similarity_over_all_pairs() -> None:
+def test_cells_by_pooling() -> None:
     cells = contributions(AXES[[0, 1]], AXES[[0, 0, 2]], pooling="mean", similarity="dot")
     np.testing.assert_allclose(cells, np.array([[1, 1, 0], [0, 0, 0]]) / 6, rtol=1e-6)
-
-
-def test_max_pooling_gives_each_dimension_to_the_pair_that_wins_it() -> None:
     a = np.array([[5, 0, 2], [1, 3, 2]], dtype=np.float32)  # wins: 0, 1, and the first of equals 0
     b = np.array([[1, 1, 0], [2, 0, 7]], dtype=np.float32)  # wins: 1, 0, 1
     cells = contributions(a, b, pooling="max", similarity="dot")
     np.testing.assert_array_equal(cells, [[0, 5 * 2 + 2 * 7], [3 * 1, 0]])
-
-
-@pytest.mark.parametrize(("pooling", "cell"), [("cls", (0, 0)), ("last", (1, 2))])
-def test_pooling_one_token_leaves_one_cell(pooling: Pooling, cell: tuple[int, int]) -> None:
-    a, b = AXES[[0, 0]] + 1, AXES[[0, 1, 0]] + 1
-    cells = contributions(a, b, pooling=pooling)
-    assert np.argwhere(cells).tolist() == [list(cell)]
-    assert cells[cell] == pytest.approx(1.0)
+    one: dict[Pooling, tuple[int, int]] = {"cls": (0, 0), "last": (1, 2)}
+    for pooling, cell in one.items():
+        cells = contributions(AXES[[0, 0]] + 1, AXES[[0, 1, 0]] + 1, pooling=pooling)
+        assert np.argwhere(cells).tolist() == [list(cell)]
+        assert cells[cell] == pytest.approx(1.0)
 
 
 @settings(deadline=None)
 @given(two_texts(), st.sampled_from(NAMES))
-def test_cells_sum_to_the_cosine_and_to_the_dot_product(
+def test_cells_sum_to_the_similarity_parts_to_the_pooled_vector_and_shares_to_one(
     drawn: tuple[Float32Array, Float32Array], pooling: Pooling
 ) -> None:
     a, b = drawn
@@ -67,17 +61,9 @@ def test_cells_sum_to_the_cosine_and_to_the_dot_product(
     assert cells.sum(dtype=np.float64) == pytest.approx(cosine, abs=1e-5)
     dot = contributions(a, b, pooling=pooling, similarity="dot").sum(dtype=np.float64)
     assert dot == pytest.approx((first @ second).item(), rel=1e-5, abs=1e-5)
-
-
-@settings(deadline=None)
-@given(two_texts(), st.sampled_from(NAMES))
-def test_parts_sum_to_the_pooled_vector_and_shares_to_one(
-    drawn: tuple[Float32Array, Float32Array], pooling: Pooling
-) -> None:
-    hidden = drawn[0]
-    np.testing.assert_allclose(pooled_parts(hidden, pooling).sum(axis=0), pooled(hidden, pooling).numpy(), atol=1e-5)
-    shares = token_shares(hidden, pooling)
-    assert shares.shape == (len(hidden),)
+    np.testing.assert_allclose(pooled_parts(a, pooling).sum(axis=0), first.numpy(), atol=1e-5)
+    shares = token_shares(a, pooling)
+    assert shares.shape == (len(a),)
     assert shares.sum() == pytest.approx(1.0, abs=1e-12)
 
 
@@ -87,71 +73,47 @@ def test_shares_by_pooling() -> None:
     assert shares == {"mean": [0.5, 0.5], "cls": [1, 0], "max": [0.75, 0.25], "last": [0, 1]}
 
 
-def test_refuses_a_cosine_with_nothing() -> None:
+def test_refuses_a_cosine_with_nothing_and_shapes_that_do_not_belong_together() -> None:
     opposite = np.concatenate([AXES, -AXES])
     with pytest.raises(ValueError, match="pooled vector is 0, its cosine with anything is undefined: ask for the dot"):
         contributions(AXES, opposite, pooling="mean")
     assert contributions(AXES, opposite, pooling="mean", similarity="dot").sum() == pytest.approx(0.0, abs=1e-7)
+    for a, b in ((AXES[:0], AXES), (AXES, AXES[:0]), (AXES, AXES[:, :2]), (AXES[0], AXES)):
+        with pytest.raises(ValueError, match=r"expected \[n, D\] and \[m, D\], n and m above 0"):
+            contributions(a, b, pooling="mean")
 
 
-@pytest.mark.parametrize(("a", "b"), [(AXES[:0], AXES), (AXES, AXES[:0]), (AXES, AXES[:, :2]), (AXES[0], AXES)])
-def test_refuses_shapes_that_do_not_belong_together(a: Float32Array, b: Float32Array) -> None:
-    with pytest.raises(ValueError, match=r"expected \[n, D\] and \[m, D\], n and m above 0"):
-        contributions(a, b, pooling="mean")
-
-
-@pytest.fixture
-def bert() -> Any:
-    """Drawn weights with biases that matter, eager attention."""
-    torch.manual_seed(0)
-    config = BertConfig(**BERT_CONFIG, initializer_range=0.3)
-    auto: Any = AutoModel  # its methods have no types
-    model = auto.from_config(config, attn_implementation="eager").eval().requires_grad_(False)
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            parameter.normal_(std=0.5)
-    return model
-
-
-def test_scales_each_column_by_the_length_of_what_it_moves() -> None:
-    weights = np.array([[[0.5, 0.5], [0.1, 0.9]], [[1.0, 0.0], [0.25, 0.75]]], dtype=np.float32)
-    found = norm_weighted(weights, np.array([[2.0, 0.0], [1.0, 4.0]], dtype=np.float32))
-    np.testing.assert_allclose(found, [[[1.0, 0.0], [0.2, 0.0]], [[1.0, 0.0], [0.25, 3.0]]], rtol=1e-6)
-
-
-def test_lengths_of_known_vectors() -> None:
+def test_norms_by_hand_scale_each_column() -> None:
     values = np.array([[[3.0, 0.0], [0.0, 2.0]]], dtype=np.float32)  # [H, n, V]
     output = np.array([[[1.0, 0.0, 0.0], [0.0, 3.0, 4.0]]], dtype=np.float32)  # [H, V, D]
-    np.testing.assert_allclose(value_norms(values, output), [[3.0, 10.0]], rtol=1e-6)
+    norms = value_norms(values, output)
+    np.testing.assert_allclose(norms, [[3.0, 10.0]], rtol=1e-6)
+    weights = np.array([[[0.5, 0.5], [0.1, 0.9]]], dtype=np.float32)
+    np.testing.assert_allclose(norm_weighted(weights, norms), [[[1.5, 5.0], [0.3, 9.0]]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("layer", range(BERT_CONFIG["num_hidden_layers"]))
-def test_against_the_vectors_that_bert_adds_up(bert: Any, layer: int) -> None:
+def test_against_the_vectors_that_bert_adds_up() -> None:
     """Every alpha f(x) one by one from `transformers`' own layers: they add up to its output, and have these norms."""
-    with torch.no_grad():
-        answer = bert(torch.arange(4, 15)[None], output_attentions=True, output_hidden_states=True)
-        attention, hidden = bert.encoder.layer[layer].attention, answer.hidden_states[layer]
-        heads = BERT_CONFIG["num_attention_heads"]
+    bert: Any = draw_bert()
+    answer = bert(torch.arange(4, 15)[None], output_attentions=True, output_hidden_states=True)
+    heads = BERT_CONFIG["num_attention_heads"]
+    for layer, hidden, weights in zip(bert.encoder.layer, answer.hidden_states, answer.attentions, strict=False):
+        attention, alpha = layer.attention, weights[0]  # [H, n, n]
         values = attention.self.value(hidden)[0].unflatten(-1, (heads, -1)).transpose(0, 1)  # [H, n, V]
         output = attention.output.dense.weight.T.unflatten(0, (heads, -1))  # [H, V, D]
-        alpha = answer.attentions[layer][0]  # [H, n, n]
         moved = alpha[..., None] * (values @ output)[:, None]  # [H, query, key, D]
         context = (alpha @ values).transpose(0, 1).flatten(1)
         torch.testing.assert_close(moved.sum((0, 2)) + attention.output.dense.bias, attention.output.dense(context))
-    found = norm_weighted(alpha.numpy(), value_norms(values.numpy(), output.numpy()))
-    np.testing.assert_allclose(found, moved.norm(dim=-1).numpy(), rtol=1e-5, atol=1e-6)
+        found = norm_weighted(alpha.numpy(), value_norms(values.numpy(), output.numpy()))
+        np.testing.assert_allclose(found, moved.norm(dim=-1).numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_any_axes_in_front_and_single_queries(generator: np.random.Generator) -> None:
+def test_any_axes_in_front_and_single_queries_but_no_norms_of_another_text(generator: np.random.Generator) -> None:
     weights = draw_maps(generator, 2, 3, 1, 7)
     norms = generator.random((2, 3, 7), dtype=np.float32)
     found = norm_weighted(weights, norms)
     assert (found.shape, found.dtype.name) == ((2, 3, 1, 7), "float32")
     np.testing.assert_array_equal(found[1, 2], norm_weighted(weights[1, 2:], norms[1, 2:])[0])
-
-
-def test_refuses_norms_of_another_text() -> None:
-    with pytest.raises(
-        ValueError, match=r"value_norms have shape \(2, 5\), expected \[..., H, K\] of weights \(2, 6, 6\)"
-    ):
+    expected = r"value_norms have shape \(2, 5\), expected \[..., H, K\] of weights \(2, 6, 6\)"
+    with pytest.raises(ValueError, match=expected):
         norm_weighted(np.zeros((2, 6, 6), dtype=np.float32), np.zeros((2, 5), dtype=np.float32))

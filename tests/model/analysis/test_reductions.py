@@ -57,19 +57,13 @@ def step_by_step(attentions: list[Float32Array]) -> Float64Array:
 
 @settings(deadline=None)
 @given(drawn_layers())
-def test_against_the_definition_step_by_step(attentions: list[Float32Array]) -> None:
+def test_rows_of_the_whole_and_single_ones_are_the_definitions_step_by_step(attentions: list[Float32Array]) -> None:
     found = rollout(attentions)
     np.testing.assert_allclose(found, step_by_step(attentions), rtol=0, atol=1e-6)
     assert_rows_sum_to(found, 1)
-
-
-@settings(deadline=None)
-@given(drawn_layers())
-def test_single_rows_are_the_rows_of_the_whole(attentions: list[Float32Array]) -> None:
-    whole = rollout(attentions)
-    tokens = len(whole)
-    np.testing.assert_allclose(rollout(attentions, np.eye(tokens)[[0, -1]]), whole[[0, -1]], rtol=0, atol=1e-6)
-    np.testing.assert_allclose(saliency(attentions, np.full(tokens, 1 / tokens)), whole.mean(axis=0), rtol=0, atol=1e-6)
+    tokens = len(found)
+    np.testing.assert_allclose(rollout(attentions, np.eye(tokens)[[0, -1]]), found[[0, -1]], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(saliency(attentions, np.full(tokens, 1 / tokens)), found.mean(axis=0), rtol=0, atol=1e-6)
 
 
 def test_layers_without_heads_pass_through(generator: np.random.Generator) -> None:
@@ -77,50 +71,40 @@ def test_layers_without_heads_pass_through(generator: np.random.Generator) -> No
     none = np.zeros((0, 6, 6), dtype=np.float32)
     np.testing.assert_array_equal(rollout([none, layer, none]), rollout([layer]))
     np.testing.assert_array_equal(rollout([none, none]), np.eye(6))
+    half = 0.5 * uniform(4)[np.newaxis]  # rows of lost mass are made whole: A~ = (half + I) / 1.5
+    np.testing.assert_allclose(rollout([half]), (half[0] + np.eye(4)) / 1.5, atol=1e-7)
     for other in (0, 5, 9):  # its n means nothing
         np.testing.assert_array_equal(rollout([layer, np.zeros((0, other, other), np.float32)]), rollout([layer]))
 
 
-def test_rows_of_lost_mass_are_made_whole() -> None:
-    half = 0.5 * uniform(4)[np.newaxis]  # A~ = (half + I) / 1.5
-    np.testing.assert_allclose(rollout([half]), (half[0] + np.eye(4)) / 1.5, atol=1e-7)
-
-
 def test_refuses_what_is_no_whole_text(generator: np.random.Generator) -> None:
-    with pytest.raises(
-        ValueError, match=r"a layer has shape \(2, 1, 5\), expected \[H, 5, 5\]: rollout needs every query"
+    layer = draw_maps(generator, 2, 5, 5)
+    for attentions, start, message in (
+        ([layer, draw_maps(generator, 2, 1, 5)], None, r"shape \(2, 1, 5\), expected \[H, 5, 5\]: rollout needs every"),
+        ([layer, draw_maps(generator, 2, 4, 4)], None, r"expected \[H, 5, 5\]"),
+        ([layer], np.ones((1, 4)), r"start has shape \(1, 4\), expected \[Q, n\] with the layers' n = 5"),
+        ([np.zeros((0, 0, 0), dtype=np.float32)], None, "n = 0 of at least 1"),
+        ([], None, "n = 0 of at least 1"),
     ):
-        rollout([draw_maps(generator, 2, 5, 5), draw_maps(generator, 2, 1, 5)])
-    with pytest.raises(ValueError, match="expected \\[H, 5, 5\\]"):
-        rollout([draw_maps(generator, 2, 5, 5), draw_maps(generator, 2, 4, 4)])
-    with pytest.raises(ValueError, match=r"start has shape \(1, 4\), expected \[Q, n\] with the layers' n = 5"):
-        rollout([draw_maps(generator, 2, 5, 5)], np.ones((1, 4)))
-    with pytest.raises(ValueError, match="n = 0 of at least 1"):
-        rollout([np.zeros((0, 0, 0), dtype=np.float32)])
-    with pytest.raises(ValueError, match="n = 0 of at least 1"):
-        rollout([])
+        with pytest.raises(ValueError, match=message):
+            rollout(attentions, start)
 
 
 def distances_of(points: np.ndarray) -> np.ndarray:
     return np.asarray(np.linalg.norm(points[:, None] - points, axis=-1))
 
 
-def test_points_of_a_plane_are_found_again_up_to_rotation(generator: np.random.Generator) -> None:
+def test_a_plane_is_found_again_up_to_rotation_and_stress_says_what_it_cannot_hold(
+    generator: np.random.Generator,
+) -> None:
     distances = distances_of(generator.normal(size=(12, 2)))
     points, stress = classical_scaling(distances)
     np.testing.assert_allclose(distances_of(points), distances, atol=1e-9)
     assert stress == pytest.approx(0, abs=1e-9)
     np.testing.assert_allclose(points.mean(axis=0), 0, atol=1e-9)
-
-
-def test_stress_says_what_a_plane_cannot_hold() -> None:
     corners = 1.0 - np.eye(4)  # a tetrahedron
     points, stress = classical_scaling(corners)
-    found = distances_of(points)
-    assert stress == pytest.approx(np.sqrt(((found - corners) ** 2).sum() / 12))
+    assert stress == pytest.approx(np.sqrt(((distances_of(points) - corners) ** 2).sum() / 12))
     assert stress > 0.1
-
-
-def test_small_and_empty() -> None:
     assert classical_scaling(np.zeros((1, 1)))[0].tolist() == [[0, 0]]
     assert classical_scaling(np.zeros((3, 3)))[1] == 0

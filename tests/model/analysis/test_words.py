@@ -56,23 +56,23 @@ KINDS: dict[str, Callable[[], Tokenizer]] = {
 }
 
 
+TEXTS = {
+    "The cats sat on the mats.": ["The", "cats", "sat", "on", "the", "mats", "."],
+    "unbelievably  tokenised,\nlower-newest": ["unbelievably", "tokenised", ",", "lower", "-", "newest"],
+    "abc123 naïve café": ["abc123", "naïve", "café"],
+    "it costs 14€ “quoted”": ["it", "costs", "14€", "“", "quoted", "”"],
+    "日 word 语": ["日", "word", "语"],
+    "🙂🚀 e\u0301x": ["🙂🚀", "e\u0301x"],
+    "": [],
+    " \t ": [],
+}
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("The cats sat on the mats.", ["The", "cats", "sat", "on", "the", "mats", "."]),
-        ("unbelievably  tokenised,\nlower-newest", ["unbelievably", "tokenised", ",", "lower", "-", "newest"]),
-        ("abc123 naïve café", ["abc123", "naïve", "café"]),
-        ("it costs 14€ “quoted”", ["it", "costs", "14€", "“", "quoted", "”"]),
-        ("日 word 语", ["日", "word", "语"]),
-        ("🙂🚀 e\u0301x", ["🙂🚀", "e\u0301x"]),
-        ("", []),
-        (" \t ", []),
-    ],
-)
-def test_a_text_has_the_same_words_whatever_the_tokenizer(kind: str, text: str, words: list[str]) -> None:
-    # A text of nothing but white space may be a token, which is a word then.
-    assert [word for word in words_of(KINDS[kind](), text) if word.strip()] == words
+def test_a_text_has_the_same_words_whatever_the_tokenizer(kind: str) -> None:
+    tokenizer = KINDS[kind]()
+    for text, words in TEXTS.items():  # a text of nothing but white space may be a token, which is a word then
+        assert [word for word in words_of(tokenizer, text) if word.strip()] == words, text
 
 
 def test_white_space_of_its_own_begins_the_word_that_follows() -> None:
@@ -83,23 +83,19 @@ def test_white_space_of_its_own_begins_the_word_that_follows() -> None:
     assert find_words(text, trimmed, word_ids) == [(0, 1), (1, 2), (2, 4), (4, 5), (5, 6)]
 
 
-@pytest.mark.parametrize("text", [text for text in varied_texts() if not set(text) & {"\u200b", "\u202e", "\ufeff"}])
-def test_words_are_those_of_berts_own_tokenizer(text: str) -> None:
-    encoding = wordpiece().encode(text)
-    assert find_words(text, encoding.offsets, encoding.word_ids) == spans_of(encoding.word_ids)
+def test_words_are_those_of_berts_own_tokenizer() -> None:
+    for text in varied_texts():
+        if not set(text) & {"\u200b", "\u202e", "\ufeff"}:
+            encoding = wordpiece().encode(text)
+            assert find_words(text, encoding.offsets, encoding.word_ids) == spans_of(encoding.word_ids), text
 
 
-def test_special_tokens_stand_alone_side_by_side_too() -> None:
+def test_words_by_hand() -> None:
+    """Special tokens stand alone, ideographs too; one character's pieces do not, nor a token across two words."""
     words = find_words("ab", [(0, 0), (0, 0), (0, 1), (1, 2), (0, 0)], [None, None, 0, 0, None])
     assert words == [(0, 1), (1, 2), (2, 4), (4, 5)]
-
-
-def test_pieces_of_one_character_stay_together_and_ideographs_apart() -> None:
     offsets = [(0, 1), (0, 1), (0, 2), (1, 2), (2, 3), (2, 3)]  # bytes; the third token crosses two ideographs
     assert find_words("日本语", offsets, [0] * 6) == [(0, 4), (4, 6)]
-
-
-def test_a_token_across_two_words_belongs_to_the_first() -> None:
     assert find_words("of the mat", [(0, 6), (6, 10)], [0, 0]) == [(0, 1), (1, 2)]
 
 
@@ -118,20 +114,14 @@ def test_against_loops_and_rows_sum_to_one(word_ids: list[int | None], seed: int
         assert found[head, row, column] == pytest.approx(mass / len(pieces[0]), abs=1e-6)
 
 
-def test_rows_of_the_first_word_alone(generator: np.random.Generator) -> None:
+def test_rows_of_the_first_word_alone_and_words_that_do_not_cover_the_tokens(generator: np.random.Generator) -> None:
     weights: Float32Array = draw_maps(generator, 3, 2, 5, 5)
     words = [(0, 2), (2, 3), (3, 5)]
     found = to_words(weights[:, :, :2], words, words[:1])
     np.testing.assert_array_equal(found, to_words(weights, words)[:, :, :1])
-
-
-@pytest.mark.parametrize("words", [[(0, 2), (2, 3)], [(0, 2), (3, 4)], [(1, 4)], [], [(0, 2), (2, 2), (2, 4)]])
-def test_refuses_words_that_do_not_cover_the_tokens(words: list[tuple[int, int]]) -> None:
-    with pytest.raises(ValueError, match="tokens one after the other, expected all 4 keys"):
-        to_words(uniform(4), words)
-
-
-def test_refuses_queries_that_are_not_the_rows() -> None:
+    for wrong in ([(0, 2), (2, 3)], [(0, 2), (3, 4)], [(1, 4)], [], [(0, 2), (2, 2), (2, 4)]):
+        with pytest.raises(ValueError, match="tokens one after the other, expected all 4 keys"):
+            to_words(uniform(4), wrong)
     with pytest.raises(ValueError, match="the words cover 4 tokens one after the other, expected all 1 queries"):
         to_words(uniform(4)[:1], [(0, 1), (1, 4)])
 
@@ -146,18 +136,6 @@ def maps_and_special(draw: st.DrawFn) -> tuple[Float32Array, BoolArray]:
     return weights, np.array(draw(st.lists(st.booleans(), min_size=count, max_size=count)), dtype=np.bool_)
 
 
-def test_renormalised_rows_keep_their_proportions() -> None:
-    weights = np.tile(np.array([0.5, 0.1, 0.2, 0.1, 0.1], dtype=np.float32), (5, 1))
-    found = exclude_special(weights, ENDS, renormalise=True)
-    np.testing.assert_allclose(found, [[0.25, 0.5, 0.25]] * 3, atol=1e-7)
-
-
-def test_a_row_that_kept_nothing_stays_zero() -> None:
-    weights = np.zeros((5, 5), dtype=np.float32)
-    weights[:, 0] = 1
-    np.testing.assert_array_equal(exclude_special(weights, ENDS, renormalise=True), np.zeros((3, 3)))
-
-
 @settings(deadline=None)
 @given(maps_and_special())
 def test_sums_of_rows(drawn: tuple[Float32Array, BoolArray]) -> None:
@@ -167,51 +145,39 @@ def test_sums_of_rows(drawn: tuple[Float32Array, BoolArray]) -> None:
     assert_rows_sum_to(exclude_special(weights, special, renormalise=True), kept_mass > 0)
 
 
-def test_a_special_row_that_was_asked_for_stays(generator: np.random.Generator) -> None:
+def test_special_tokens_are_left_out(generator: np.random.Generator) -> None:
+    weights = np.tile(np.array([0.5, 0.1, 0.2, 0.1, 0.1], dtype=np.float32), (5, 1))
+    found = exclude_special(weights, ENDS, renormalise=True)  # rows keep their proportions
+    np.testing.assert_allclose(found, [[0.25, 0.5, 0.25]] * 3, atol=1e-7)
+    weights = np.zeros((5, 5), dtype=np.float32)
+    weights[:, 0] = 1  # no row keeps anything
+    np.testing.assert_array_equal(exclude_special(weights, ENDS, renormalise=True), np.zeros((3, 3)))
     weights = draw_maps(generator, 2, 3, 1, 5)
-    found = exclude_special(weights, ENDS, queries=np.array([False]))
+    found = exclude_special(weights, ENDS, queries=np.array([False]))  # the special row was asked for
     np.testing.assert_array_equal(found, weights[..., 1:4])
     assert found.flags.c_contiguous
-
-
-def test_a_text_of_special_tokens_only_leaves_an_empty_map() -> None:
-    special = np.array([True, True])
-    assert exclude_special(uniform(2)[np.newaxis], special).shape == (1, 0, 0)
-    assert exclude_special(uniform(2)[np.newaxis], special, renormalise=True).shape == (1, 0, 0)
-
-
-def test_refuses_masks_that_do_not_fit() -> None:
+    for renormalise in (False, True):  # no other tokens
+        found = exclude_special(uniform(2)[np.newaxis], np.array([True, True]), renormalise=renormalise)
+        assert found.shape == (1, 0, 0)
     with pytest.raises(ValueError, match=r"masks of \(4,\) queries and \(4,\) keys do not fit .* \(5, 5\)"):
         exclude_special(uniform(5), ENDS[:4])
     with pytest.raises(ValueError, match=r"masks of \(5,\) queries and \(5,\) keys do not fit .* \(1, 5\)"):
         exclude_special(uniform(5)[:1], ENDS)
 
 
-def is_punctuation(piece: str) -> bool:
-    return bool(punctuation_mask([piece], np.array([False]))[0])
+def are_punctuation(*pieces: str) -> list[bool]:
+    found: list[bool] = punctuation_mask(pieces, np.zeros(len(pieces), dtype=np.bool_)).tolist()
+    return found
 
 
-@pytest.mark.parametrize("piece", [".", ",", "...", "-", "—", "«", "。", "؟", "$", "^", "`", "##-", "Ġ,", "▁!", "##"])
-def test_punctuation(piece: str) -> None:
-    assert is_punctuation(piece)
-
-
-@pytest.mark.parametrize("piece", ["", "a", "##s", "a.", "Ġthe", "▁", "Ġ", "3", "3.5", "漢", "😀", "€", " ", "\n"])
-def test_no_punctuation(piece: str) -> None:
-    assert not is_punctuation(piece)
-
-
-def test_special_tokens_never_count() -> None:
+def test_punctuation_is_as_berts_pre_tokenizer_splits_it() -> None:
+    assert all(are_punctuation(*".,-—«。؟$^`", "...", "##-", "Ġ,", "▁!", "##"))
+    assert not any(are_punctuation("", *"aĠ▁3漢😀€ \n", "##s", "a.", "Ġthe", "3.5"))
     special = np.array([True, False, False, True])
     assert punctuation_mask(["<", "hi", "!", ">"], special).tolist() == [False, False, True, False]
-
-
-def test_every_ascii_character_as_berts_pre_tokenizer_splits_it() -> None:
-    split = BertPreTokenizer()
-    for code in range(128):
-        character = chr(code)
-        alone = [piece for piece, _ in split.pre_tokenize_str(f"a{character}a")] == ["a", character, "a"]
-        assert is_punctuation(character) == alone, code
+    characters, split = [chr(code) for code in range(128)], BertPreTokenizer().pre_tokenize_str
+    alone = [[piece for piece, _ in split(f"a{character}a")] == ["a", character, "a"] for character in characters]
+    assert are_punctuation(*characters) == alone
 
 
 @pytest.mark.parametrize(("gap", "words"), [("\ufffd", [(0, 2)]), ("\x0b", [(0, 2)]), (" ", [(0, 1), (1, 2)])])
