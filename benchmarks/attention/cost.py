@@ -4,7 +4,6 @@ One service, one connection, one text at a time, every form alternately: layers,
 norms, a head mask, and two texts explained.
 """
 
-import argparse
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
@@ -17,10 +16,10 @@ import numpy as np
 import uvloop
 
 from benchmarks.lib.command import CannotMeasure, parser_of, positive, program, whole
-from benchmarks.lib.comparison import ENCODE, WrongAnswer, fetch, fetch_body
+from benchmarks.lib.comparison import ENCODE, fetch, fetch_body
 from benchmarks.lib.load import Connection, Request, post
 from benchmarks.lib.report import Spread, Table, emit, in_turns, percentiles
-from benchmarks.lib.server import Server, add_server_arguments, polyhead, settings_of
+from benchmarks.lib.server import Server, polyhead
 from benchmarks.lib.texts import fingerprint, load_texts, load_tokenizer, text_of_tokens
 from model.artifact import TOKENIZER, Artifact
 from service.http.response import SAFETENSORS
@@ -29,7 +28,7 @@ CORPUS_TEXTS = 200  # whose words fill the texts
 PLAIN = "embedding alone"
 AGAIN = "embedding alone, again"  # the same request at a round's end: its ratio says how far to trust the others
 # All layers of a large network at 512 tokens are 151 MB.
-ROOM = ("POLYHEAD_MAX_ATTENTION_BYTES=1073741824", "POLYHEAD_MAX_ATTENTION_WORK_BYTES=1073741824")
+ROOM = dict.fromkeys(("POLYHEAD_MAX_ATTENTION_BYTES", "POLYHEAD_MAX_ATTENTION_WORK_BYTES"), str(1 << 30))
 WRITTEN: Mapping[str, tuple[str, str | None]] = {  # encoding_format and Accept
     "JSON": ("float", None),
     "base64": ("base64", None),
@@ -71,7 +70,7 @@ class Caller:
         One more goes before them: it finds the server's memory and caches as another form left them.
 
         Raises:
-            WrongAnswer: a status other than 200.
+            CannotMeasure: a status other than 200.
         """
         return self._runner.run(self._burst(request, seconds))
 
@@ -87,7 +86,7 @@ class Caller:
         sent = time.perf_counter()
         response = await self._connection.send(request.data)
         if response.status != 200:
-            raise WrongAnswer(f"status {response.status} where the same request got 200 before; see the server's log")
+            raise CannotMeasure(f"status {response.status} where the same request got 200 before; see the server's log")
         return time.perf_counter() - sent
 
 
@@ -144,18 +143,18 @@ def ask_once(server: Server, texts: Mapping[int, tuple[str, str]]) -> Forms:
     """Sends every request once; a form that the service or its artifact refuses is left out, with a word.
 
     Raises:
-        WrongAnswer: no embedding, or not of as many tokens as the text should have.
+        CannotMeasure: no embedding, or not of as many tokens as the text should have.
     """
     forms = Forms({}, {}, {})
     for tokens, pair in texts.items():
         requests = make_requests(*pair)
         if (counted := fetch(server, requests[PLAIN])["usage"]["tokens"]) != tokens:
-            raise WrongAnswer(f"the service counts {counted} tokens, expected {tokens}: is it of the same artifact?")
+            raise CannotMeasure(f"the service counts {counted} tokens, expected {tokens}: is it of the same artifact?")
         for name, request in requests.items():
             try:
                 forms.body_bytes[tokens, name] = len(fetch_body(server, request))
                 forms.requests[tokens, name] = request
-            except WrongAnswer as error:
+            except CannotMeasure as error:
                 forms.refused[f"{name}, {tokens} tokens"] = str(error)
                 print(f"skipping {name}, {tokens} tokens: {error}", flush=True)
     return forms
@@ -185,17 +184,22 @@ def latency_table(found: Mapping[Key, Sequence[Sequence[float]]], body_bytes: Ma
 @program
 def main() -> None:
     """Asks for every form once, measures them alternately, prints."""
-    arguments = _parse()
-    arguments.set = [*ROOM, *arguments.set]
+    parser = parser_of(__doc__, "model", "set", takes="under a minute; longer where an answer takes seconds", rounds=5)
+    parser.add_argument("--seconds", type=positive, default=35.0, help="of all measurements; slow forms may exceed it")
+    parser.add_argument(
+        "--lengths", type=whole, nargs="+", default=[128, 512], help="tokens of the texts, at most the model's longest"
+    )
+    arguments = parser.parse_args()
+    settings = {**ROOM, **dict(arguments.set)}
     artifact = Artifact.open(arguments.model)
     texts = make_texts(artifact, arguments.lengths)
-    with polyhead(arguments.model, settings_of(arguments)) as server:
+    with polyhead(arguments.model, settings) as server:
         forms = ask_once(server, texts)
         print(f"{len(forms.requests)} forms, {arguments.rounds} rounds and one of warm-up", flush=True)
         found = measure(server, forms, arguments.rounds, arguments.seconds)
-    settings = {"server_settings": arguments.set, "precision": artifact.manifest.precision, "refused": forms.refused}
+    described = {"server_settings": settings, "precision": artifact.manifest.precision, "refused": forms.refused}
     of_texts = fingerprint(chain.from_iterable(texts.values()))
-    emit("attention cost", [latency_table(found, forms.body_bytes)], texts=of_texts, **settings)
+    emit("attention cost", [latency_table(found, forms.body_bytes)], texts=of_texts, **described)
 
 
 def _attention(text: str, asked: Mapping[str, Any], written: str) -> Request:
@@ -206,19 +210,3 @@ def _attention(text: str, asked: Mapping[str, Any], written: str) -> Request:
 def _encode(inputs: str | list[str], *, accept: str | None = None, **asked: Any) -> Request:
     """Without the model's default prompt, whose tokens would count."""
     return post(ENCODE, {"inputs": inputs, "prompt": "", **asked}, accept=accept)
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="under a minute; longer where an answer takes seconds")
-    add_server_arguments(parser)
-    parser.add_argument("--rounds", type=whole, default=5, help="measured rounds; one more warms up")
-    parser.add_argument("--seconds", type=positive, default=35.0, help="of all measurements; slow forms may exceed it")
-    parser.add_argument(
-        "--lengths",
-        type=whole,
-        nargs="+",
-        default=[128, 512],
-        metavar="N",
-        help="tokens of the texts, at most the model's longest",
-    )
-    return parser.parse_args()

@@ -31,12 +31,11 @@ def explaining() -> None:
     """What does explaining through the network cost? Processor time of a text, by its tokens, on one thread.
 
     Random token ids, in the runs that the service cuts a text into. Two texts are explained side by side where there
-    are two cores. Several artifacts are measured alternately, such as two versions' artifacts of of the exporter.
+    are two cores. Several artifacts are measured alternately, such as two versions' of the exporter.
     """
-    parser = parser_of(explaining.__doc__, takes="a minute an artifact")
+    parser = parser_of(explaining.__doc__, takes="a minute an artifact", rounds=5)
     parser.add_argument("artifacts", nargs="+", type=Path, metavar="ARTIFACT", help="artifacts in fp32")
     parser.add_argument("--tokens", type=whole, nargs="+", default=[20, 64, 128], help="lengths of the texts")
-    parser.add_argument("--rounds", type=whole, default=5, help="measured rounds")
     arguments = parser.parse_args()
     artifacts = {path: Artifact.open(path) for path in arguments.artifacts}
     decomposers = {path: OnnxDecomposer(artifact) for path, artifact in artifacts.items()}
@@ -69,14 +68,12 @@ def windows() -> None:
     Layers of ModernBERT-base's shape with randomly initialised weights, one in three of them seeing the whole text. The
     same graph is run as it is, and with its local layers dense at any length.
     """
-    parser = parser_of(windows.__doc__, takes="two minutes; 8,192 tokens want 5 GB of memory")
+    parser = parser_of(windows.__doc__, takes="two minutes; 8,192 tokens want 5 GB of memory", rounds=5)
     parser.add_argument("--lengths", type=whole, nargs="+", default=[512, 1024, 2048, 4096], help="tokens of a text")
     parser.add_argument("--layers", type=whole, default=3, help="of the network")
-    parser.add_argument("--rounds", type=whole, default=5, help="of every length")
-    parser.add_argument("--threads", type=whole, default=1, help="of a run")
     arguments = parser.parse_args()
     config = config_of(arguments.layers, max(2048, *arguments.lengths))
-    blocks, dense = sessions(config, arguments.threads)
+    blocks, dense = sessions(config)
     table = Table("windows", "one text: local layers in blocks, and dense")
     for length in arguments.lengths:
         ids = np.random.default_rng(length).integers(0, config.vocab_size, (1, length))
@@ -112,19 +109,19 @@ def config_of(layers: int, positions: int) -> EncoderConfig:
     )
 
 
-def sessions(config: EncoderConfig, threads: int) -> tuple[Session, Session]:
-    """The graph as it is exported, and the same one with dense layers."""
+def sessions(config: EncoderConfig) -> tuple[Session, Session]:
+    """The graph as it is exported, and the same one with dense layers; one thread each."""
     torch.manual_seed(0)
     model = trace(Encoder(config).eval().requires_grad_(False))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx_ir.save(model, path)
-        blocks = Session(path, threads=threads)
+        blocks = Session(path, threads=1)
         for node in model.graph:
             if node.op_type == LOCAL_ATTENTION_OP:
                 node.attributes["longest_dense"] = onnx_ir.AttrInt64("longest_dense", ANY_LENGTH)
         onnx_ir.save(model, path)
-        return blocks, Session(path, threads=threads)
+        return blocks, Session(path, threads=1)
 
 
 def compare(blocks: Session, dense: Session, inputs: Inputs, rounds: int) -> dict[str, float]:

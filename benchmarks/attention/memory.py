@@ -11,15 +11,16 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.lib.report import Table
 
-HEADS, SIZE, LAYERS, LONGEST = 4, 16, 3, 8192
-LENGTHS = [256, 512, 1024, 2048, 4096]
+HEADS, SIZE, LAYERS = 4, 16, 3
+LENGTHS = (256, 512, 1024, 2048, 4096)
+LONGEST = LENGTHS[-1]
 SHORT = 16
 WANTED = {"none": slice(0), "last": slice(-1, None), "all": slice(None)}
 WAYS: Mapping[str, str] = {
@@ -38,20 +39,18 @@ OPERATORS: Mapping[str, tuple[str, dict[str, int]]] = {
 Run = Callable[[int], object]
 
 
-def memory(lengths: Sequence[int]) -> Table:
+def memory() -> Table:
     """Growth of the resident set in MB, by tokens, and the exponent of the last doubling."""
-    weights = HEADS * lengths[-1] ** 2 * 4 / 2**20
-    title = (
-        f"Peak memory in MB, {HEADS} heads, {LAYERS} layers (weights of one layer at {lengths[-1]}: {weights:.0f} MB)"
-    )
+    weights = HEADS * LONGEST**2 * 4 / 2**20
+    title = f"Peak memory in MB, {HEADS} heads, {LAYERS} layers (weights of one layer at {LONGEST}: {weights:.0f} MB)"
     table = Table("memory", title)
     with tempfile.TemporaryDirectory() as folder:
         write_graphs(Path(folder))
         for way, name in WAYS.items():
-            found = [peak(Path(folder), way, tokens) for tokens in lengths]
+            found = [peak(Path(folder), way, tokens) for tokens in LENGTHS]
             growth = found[-1] / found[-2] if min(found[-2:]) > 0 else None  # short texts may take nothing new
-            exponent = growth and math.log2(growth) / math.log2(lengths[-1] / lengths[-2])
-            table.add(way=name, **dict(zip(map(str, lengths), found, strict=True)), exponent=exponent)
+            exponent = growth and math.log2(growth) / math.log2(LENGTHS[-1] / LENGTHS[-2])
+            table.add(way=name, **dict(zip(map(str, LENGTHS), found, strict=True)), exponent=exponent)
     return table
 
 

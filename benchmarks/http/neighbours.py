@@ -16,7 +16,7 @@ from benchmarks.lib.command import parser_of, positive, program, whole
 from benchmarks.lib.comparison import encode_requests
 from benchmarks.lib.load import Request, Tally, poisson_schedule, run_closed_loop, run_open_loop
 from benchmarks.lib.report import Table, emit, in_turns, percentiles
-from benchmarks.lib.server import Server, add_setting_argument, polyhead, settings_of
+from benchmarks.lib.server import Server, polyhead
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
 
@@ -54,12 +54,16 @@ def describe(name: str, measured: Sequence[tuple[Tally, Tally]]) -> dict[str, ob
 @program
 def main() -> None:
     """Measures the second model with the first one idle and flooded, alternately."""
-    arguments = _parse()
+    parser = parser_of(__doc__, "model", "set", takes="a minute and a half", seconds=8.0, rounds=3)
+    parser.add_argument("--other", type=Path, required=True, metavar="DIR", help="artifact whose latency is measured")
+    parser.add_argument("--rate", type=positive, default=30.0, help="requests a second to the second model")
+    parser.add_argument("--clients", type=whole, default=64, help="of the flood of --model, 32 texts a request")
+    arguments = parser.parse_args()
     first, second = Artifact.open(arguments.model), Artifact.open(arguments.other)
     texts = load_texts("short", 640)
     flood = encode_requests(texts, tokenize(first, texts), 32, {"model": first.manifest.model})
     requests = encode_requests(texts, tokenize(second, texts), 1, {"model": OTHER})
-    settings = {**settings_of(arguments), "POLYHEAD_MORE_MODELS": f"{OTHER}={arguments.other.resolve()}"}
+    settings = {**dict(arguments.set), "POLYHEAD_MORE_MODELS": f"{OTHER}={arguments.other.resolve()}"}
     with polyhead(arguments.model, settings) as server:
         ways = {
             name: partial(measure, server, requests, some, arguments)
@@ -71,16 +75,4 @@ def main() -> None:
         table.add(**describe(name, measured))
     ratio = table.rows[1]["p99_ms"] / table.rows[0]["p99_ms"]
     print(f"p99 while the other is flooded: {ratio:.2f} times as long")
-    emit("http neighbours", [table], p99_ratio=ratio, texts=fingerprint(texts), server_settings=arguments.set)
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="a minute and a half")
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact that is flooded")
-    parser.add_argument("--other", type=Path, required=True, metavar="DIR", help="artifact whose latency is measured")
-    parser.add_argument("--rate", type=positive, default=30.0, help="requests a second to the second model")
-    parser.add_argument("--clients", type=whole, default=64, help="of the flood, 32 texts a request")
-    parser.add_argument("--seconds", type=positive, default=8.0, help="length of each measurement")
-    parser.add_argument("--rounds", type=whole, default=3, help="measured rounds; one more warms up")
-    add_setting_argument(parser)
-    return parser.parse_args()
+    emit("http neighbours", [table], p99_ratio=ratio, texts=fingerprint(texts), server_settings=settings)

@@ -12,26 +12,26 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.lib.command import CannotMeasure, not_negative, parser_of, positive, program, seed, whole
+from benchmarks.lib.command import CannotMeasure, not_negative, parser_of, positive, program
 from benchmarks.lib.comparison import encode_requests, fetch
 from benchmarks.lib.load import OpenRun, Request, poisson_schedule, run_closed_loop, run_open_loop
 from benchmarks.lib.report import Spread, Table, emit, percentiles
-from benchmarks.lib.server import Server, add_server_arguments, polyhead, settings_of
+from benchmarks.lib.server import Server, polyhead
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
 
+CONNECTIONS = 4096  # most requests under way at once
+CLOSED_CONNECTIONS = 64  # of the closed loop
 
-def sustainable_rate(server: Server, requests: Sequence[Request], arguments: argparse.Namespace) -> Spread:
+
+def sustainable_rate(server: Server, requests: Sequence[Request], seconds: float) -> Spread:
     """Requests a second that a closed loop gets out of the server, over several runs; the first one warms up.
 
     Raises:
         CannotMeasure: none was answered.
     """
     runs = [
-        run_closed_loop(
-            server.address, requests, connections=arguments.closed_connections, seconds=arguments.seconds / 2
-        )
-        for _ in range(4)
+        run_closed_loop(server.address, requests, connections=CLOSED_CONNECTIONS, seconds=seconds) for _ in range(4)
     ]
     rates = Spread.of([run.rates()["requests_per_s"] for run in runs[1:]])
     if not rates.lowest:
@@ -45,17 +45,11 @@ def offer(server: Server, requests: Sequence[Request], rate: float, arguments: a
     Raises:
         CannotMeasure: it is too little to count anything.
     """
-    schedule = poisson_schedule(rate, arguments.warmup + arguments.seconds, arguments.seed)
+    schedule = poisson_schedule(rate, arguments.warmup + arguments.seconds)
     if not schedule or schedule[-1] <= arguments.warmup:
         raise CannotMeasure(f"{rate:g}/s: no request is due after the warm-up: raise --share or --seconds")
     count = server.count_cores()
-    run = run_open_loop(
-        server.address,
-        requests,
-        schedule,
-        connections=arguments.connections,
-        warmup=arguments.warmup,
-    )
+    run = run_open_loop(server.address, requests, schedule, connections=CONNECTIONS, warmup=arguments.warmup)
     cores = count()
     return {**describe(run), "server_cores": cores}
 
@@ -79,35 +73,21 @@ def describe(run: OpenRun) -> dict[str, Any]:
 @program
 def main() -> None:
     """Finds the sustainable rate, offers shares of it, prints the outcome of each."""
-    arguments = _parse()
-    artifact = Artifact.open(arguments.model)
-    texts = load_texts("short", arguments.texts, arguments.seed)
-    requests = encode_requests(texts, tokenize(artifact, texts), arguments.texts_per_request)
-    title = f"short texts, {arguments.texts_per_request} a request, Poisson arrivals"
-    table = Table("open_loop", title)
-    with polyhead(arguments.model, settings_of(arguments)) as server:
+    takes = "about two and a half minutes"
+    parser = parser_of(__doc__, "model", "set", takes=takes, seconds=20.0, texts=2000)
+    parser.add_argument("--share", type=positive, nargs="+", default=[0.5, 0.8, 3.0], help="of the sustainable rate")
+    parser.add_argument("--warmup", type=not_negative, default=10.0, help="seconds before a load counts: queues fill")
+    arguments = parser.parse_args()
+    artifact, texts = Artifact.open(arguments.model), load_texts("short", arguments.texts)
+    requests = encode_requests(texts, tokenize(artifact, texts), 1)
+    table, settings = Table("open_loop", "short texts, one a request, Poisson arrivals"), dict(arguments.set)
+    with polyhead(arguments.model, settings) as server:
         fetch(server, requests[0])  # it answers, and with 200
-        sustainable = sustainable_rate(server, requests, arguments)
+        sustainable = sustainable_rate(server, requests, arguments.seconds / 2)
         most = sustainable.median
         print(f"sustainable: {most:.0f} requests/s ({sustainable})", flush=True)
         for share in tqdm(arguments.share, desc="measuring", unit="load", leave=False, disable=None):
             row = offer(server, requests, share * most, arguments)
             of_most = {"of_sustainable_%": 100 * row["goodput_per_s"] / most}
             table.add(offered=f"{share:g} x sustainable", **row, **of_most)
-    emit("http open", [table], sustainable_per_s=most, texts=fingerprint(texts), server_settings=arguments.set)
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="about two and a half minutes")
-    add_server_arguments(parser)
-    parser.add_argument("--share", type=positive, nargs="+", default=[0.5, 0.8, 3.0], help="of the sustainable rate")
-    parser.add_argument("--seconds", type=positive, default=20.0, help="length of each load")
-    parser.add_argument(
-        "--warmup", type=not_negative, default=10.0, help="seconds of each load before it counts: queues fill"
-    )
-    parser.add_argument("--texts-per-request", type=whole, default=1, metavar="N", help="texts of each request")
-    parser.add_argument("--connections", type=whole, default=4096, help="most requests under way at once")
-    parser.add_argument("--closed-connections", type=whole, default=64, help="of the closed loop")
-    parser.add_argument("--texts", type=whole, default=2000, help="different texts")
-    parser.add_argument("--seed", type=seed, default=0, help="of the texts and the arrivals")
-    return parser.parse_args()
+    emit("http open", [table], sustainable_per_s=most, texts=fingerprint(texts), server_settings=settings)

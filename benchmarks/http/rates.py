@@ -1,16 +1,13 @@
 """Closed loops of requests over keep-alive connections: the service compared with its engine, parts and versions."""
 
-import argparse
-import sys
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from benchmarks.lib.command import CannotMeasure, parser_of, positive, program, whole
+from benchmarks.lib.command import LOAD, CannotMeasure, parser_of, program
 from benchmarks.lib.comparison import (
     Way,
     Words,
-    add_http_arguments,
     check_vectors,
     compare,
     encode_requests,
@@ -25,15 +22,7 @@ from benchmarks.lib.comparison import (
 )
 from benchmarks.lib.engines import Engine, all_layouts
 from benchmarks.lib.report import Spread, Table, emit, in_turns
-from benchmarks.lib.server import (
-    Server,
-    add_server_arguments,
-    add_setting_argument,
-    free_port,
-    polyhead,
-    settings_of,
-    started,
-)
+from benchmarks.lib.server import lacking, polyhead
 from benchmarks.lib.texts import fingerprint, load_texts, standard_plans, tokenize
 from model.artifact import Artifact
 
@@ -45,18 +34,15 @@ def closed() -> None:
     A closed loop over keep-alive connections with one and with several texts a request, alternately with the engine
     alone on the same texts. The load generator runs on the same cores as the server; what it takes is printed.
     """
-    parser = parser_of(closed.__doc__, takes="about three minutes")
-    add_server_arguments(parser)
-    add_http_arguments(parser)
-    arguments = parser.parse_args()
-    texts = load_texts("short", arguments.texts, arguments.seed)
+    arguments = parser_of(closed.__doc__, "model", "set", takes="about three minutes", **LOAD).parse_args()
     engine = Engine.open(arguments.model, all_layouts())
+    texts = load_texts("short", arguments.texts)
     rows = tokenize(engine.artifact, texts)
     make = partial(encode_requests, texts, rows)
-    with polyhead(arguments.model, settings_of(arguments)) as server:
+    with polyhead(arguments.model, dict(arguments.set)) as server:
         check_vectors(fetch(server, make(4)[0])["embeddings"], engine.pooled(rows[:4]))
         ways = engine_ways(engine, rows, standard_plans(rows)) | http_ways(server, make, arguments)
-        table = compare(_title(arguments), ways, arguments.rounds)
+        table = compare(f"short texts, {arguments.connections} connections", ways, arguments.rounds)
     pairs = [((http_name(count),), (engine.name,)) for count in arguments.texts_per_request]
     shares = ratios("service_over_engine", "service over the engine's best", pairs, table)
     mean = sum(map(len, rows)) / len(rows)
@@ -72,26 +58,23 @@ def versions() -> None:
     while another one is measured. Ratios are to the first checkout's. Name the first one twice to see how far runs
     differ.
     """
-    parser = parser_of(versions.__doc__, takes="about two minutes a checkout")
+    parser = parser_of(versions.__doc__, "model", "set", takes="about two minutes a checkout", **LOAD)
     parser.add_argument("checkout", type=Path, nargs="+", metavar="CHECKOUT", help="folders of versions of it")
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact that all of them can serve")
-    add_setting_argument(parser)
-    add_http_arguments(parser)
     arguments = parser.parse_args()
     artifact = Artifact.open(arguments.model)
     for checkout in arguments.checkout:
         if not (checkout / "service" / "__main__.py").is_file():
             raise CannotMeasure(f"{checkout}: expected a checkout of this project, with service/__main__.py in it")
     names = [f"{index}: {checkout}" for index, checkout in enumerate(arguments.checkout, start=1)]
-    texts = load_texts("short", arguments.texts, arguments.seed)
+    texts = load_texts("short", arguments.texts)
     make = partial(encode_requests, texts, tokenize(artifact, texts))
     with ExitStack() as stack:
         ways: dict[str, Way] = {}
         for name, checkout in zip(names, arguments.checkout, strict=True):
-            server = stack.enter_context(polyhead(arguments.model, settings_of(arguments), checkout=checkout))
+            server = stack.enter_context(polyhead(arguments.model, dict(arguments.set), checkout=checkout))
             fetch(server, make(1)[0])  # it answers, and with 200
             ways |= paused_ways(name, server, make, arguments)
-        table = compare(_title(arguments), ways, arguments.rounds)
+        table = compare(f"short texts, {arguments.connections} connections", ways, arguments.rounds)
     pairs: list[tuple[Words, Words]] = [
         ((name, http_name(count)), (names[0], http_name(count)))
         for name in names[1:]
@@ -109,18 +92,13 @@ def cost() -> None:
     service with a model that computes nothing, and the service. Python's part takes longer beside a model than alone,
     since the products evict it from the cores' caches.
     """
-    parser = parser_of(cost.__doc__, takes="about a minute")
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact")
-    parser.add_argument("--connections", type=whole, default=16, help="requests under way at any time")
-    parser.add_argument("--texts", type=whole, default=640, help="different texts")
-    parser.add_argument("--seconds", type=positive, default=5.0, help="length of each measurement")
-    parser.add_argument("--rounds", type=whole, default=3, help="measured rounds; one more warms up")
-    arguments = parser.parse_args()
-    texts = load_texts("short", arguments.texts, 0)
-    requests = encode_requests(texts, tokenize(Artifact.open(arguments.model), texts), 1)
+    load = {"connections": 16, "texts": 640, "seconds": 5.0, "rounds": 3}
+    arguments = parser_of(cost.__doc__, "model", takes="about a minute", **load).parse_args()
+    artifact, texts = Artifact.open(arguments.model), load_texts("short", arguments.texts)
+    requests = encode_requests(texts, tokenize(artifact, texts), 1)
     servers = {
-        "HTTP alone": _lacking("bare"),
-        "the service without a model": _lacking("no-model", "--model", str(arguments.model)),
+        "HTTP alone": lacking("bare"),
+        "the service without a model": lacking("no-model", "--model", str(arguments.model)),
         "the service": polyhead(arguments.model, {}),
     }
     with ExitStack() as stack:
@@ -142,14 +120,3 @@ def cost() -> None:
             client_us=1e6 * Spread.of(sent).median,
         )
     emit("http cost", [table], texts=fingerprint(texts))
-
-
-def _title(arguments: argparse.Namespace) -> str:
-    return f"short texts, {arguments.connections} connections"
-
-
-def _lacking(*arguments: str) -> AbstractContextManager[Server]:
-    """A server that leaves something out."""
-    port = free_port()
-    environment = {"POLYHEAD_HOST": "127.0.0.1", "POLYHEAD_PORT": str(port)}
-    return started([sys.executable, "-m", "benchmarks.http.servers", *arguments], port, "/readyz", environment)

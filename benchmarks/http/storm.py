@@ -6,58 +6,35 @@ port and on the admin port, counted from the attempt to connect; a slow probe ho
 probes run on the server's cores.
 """
 
-import argparse
 import asyncio
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks.lib.command import CannotMeasure, new_file, parser_of, positive, program, whole
+from benchmarks.lib.command import CannotMeasure, new_file, parser_of, program, whole
 from benchmarks.lib.comparison import encode_requests
 from benchmarks.lib.load import Request, Tally, run_closed_loop
 from benchmarks.lib.report import Spread, Table, draw_curves, emit, in_turns
-from benchmarks.lib.server import Server, add_setting_argument, free_port, polyhead, settings_of
+from benchmarks.lib.server import Server, free_port, polyhead
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
 
 WARMUP = 2.0  # seconds before each measurement: the queue fills, pauses grow
-
-
 PROBE_INTERVAL = 0.1  # seconds
 PROBE_LIMIT = 10.0  # seconds, after which a probe has failed
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n"
 
 
-@dataclass
-class Probed:
-    """Probes of one port.
-
-    Attributes:
-        seconds: that each took.
-        failed: how many got no 200.
-    """
-
-    seconds: list[float] = field(default_factory=list)
-    failed: int = 0
-
-    @classmethod
-    def of(cls, several: Sequence["Probed"]) -> "Probed":
-        """All of several measurements."""
-        return cls([took for one in several for took in one.seconds], sum(one.failed for one in several))
-
-    def percentile(self, rank: float) -> float:
-        """In milliseconds."""
-        return 1000 * float(np.percentile(self.seconds, rank)) if self.seconds else float("nan")
+Probe = tuple[float, bool]  # seconds, and whether it got 200
 
 
-async def probe(port: int, into: Probed) -> None:
+async def probe(port: int, into: list[Probe]) -> None:
     """One probe."""
     began = time.perf_counter()
     try:
@@ -68,13 +45,12 @@ async def probe(port: int, into: Probed) -> None:
             writer.close()
     except (OSError, TimeoutError):
         status = b""
-    into.seconds.append(time.perf_counter() - began)
-    into.failed += status != b"200"
+    into.append((time.perf_counter() - began, status == b"200"))
 
 
-async def probe_for(ports: Sequence[int], warmup: float, seconds: float) -> list[Probed]:
+async def probe_for(ports: Sequence[int], warmup: float, seconds: float) -> list[list[Probe]]:
     """Probes each port until the time is over."""
-    found = [Probed() for _ in ports]
+    found: list[list[Probe]] = [[] for _ in ports]
     await asyncio.sleep(warmup)
     async with asyncio.TaskGroup() as group:
         for _ in range(round(seconds / PROBE_INTERVAL)):
@@ -96,8 +72,8 @@ class Sample:
     """
 
     tally: Tally
-    first: Probed
-    admin: Probed
+    first: list[Probe]
+    admin: list[Probe]
     server_cores: float
 
 
@@ -112,24 +88,27 @@ def measure(server: Server, admin: int, requests: Sequence[Request], clients: in
         output, _ = prober.communicate()
     if prober.returncode:
         raise CannotMeasure("the probes ended early")
-    first, second = (Probed(**found) for found in json.loads(output))
+    first, second = json.loads(output)
     return Sample(tally, first, second, busy)
 
 
 def describe(clients: int, samples: Sequence[Sample], seconds: float) -> dict[str, object]:
     """A row of the table, but for the share of the best."""
     tallies = [sample.tally for sample in samples]
-    probes, admin = Probed.of([sample.first for sample in samples]), Probed.of([sample.admin for sample in samples])
+    first = [probe for sample in samples for probe in sample.first]
+    admin = [probe for sample in samples for probe in sample.admin]
+    probe_p50, probe_p99 = 1000 * np.percentile([took for took, _ in first], (50, 99))
+    admin_p50, admin_p99 = 1000 * np.percentile([took for took, _ in admin], (50, 99))
     return {
         "clients": clients,
         "goodput_per_s": Spread.of([tally.requests / seconds for tally in tallies]).median,
         "refused_per_s": Spread.of([tally.statuses[429] / seconds for tally in tallies]).median,
         "failed": sum(tally.failed for tally in tallies),
-        "probe_p50_ms": probes.percentile(50),
-        "probe_p99_ms": probes.percentile(99),
-        "admin_p50_ms": admin.percentile(50),
-        "admin_p99_ms": admin.percentile(99),
-        "probes_failed": probes.failed + admin.failed,
+        "probe_p50_ms": float(probe_p50),
+        "probe_p99_ms": float(probe_p99),
+        "admin_p50_ms": float(admin_p50),
+        "admin_p99_ms": float(admin_p99),
+        "probes_failed": sum(not answered for _, answered in (*first, *admin)),
         "server_cores": Spread.of([sample.server_cores for sample in samples]).median,
         "client_cores": Spread.of([tally.client_cpu / seconds for tally in tallies]).median,
     }
@@ -138,12 +117,17 @@ def describe(clients: int, samples: Sequence[Sample], seconds: float) -> dict[st
 @program
 def main() -> None:
     """Starts the server, runs the storms alternately, prints and draws."""
-    arguments = _parse()
-    texts = load_texts("short", 2000, 0)
-    requests = encode_requests(texts, tokenize(Artifact.open(arguments.model), texts), 1)
+    parser = parser_of(__doc__, "model", "set", takes="about two minutes", seconds=8.0, rounds=2)
+    parser.add_argument("--clients", type=whole, nargs="+", default=[16, 64, 128, 512, 2000], help="ascending")
+    parser.add_argument("--plot", type=new_file, metavar="FILE", help="draw the figures as SVG")
+    arguments = parser.parse_args()
+    if arguments.clients != sorted(set(arguments.clients)):
+        parser.error("--clients: expected ascending numbers")
+    artifact, texts = Artifact.open(arguments.model), load_texts("short", 2000)
+    requests = encode_requests(texts, tokenize(artifact, texts), 1)
     admin = free_port()
-    settings = {"POLYHEAD_ADMIN_PORT": str(admin), **settings_of(arguments)}
-    with polyhead(arguments.model, settings, checkout=arguments.checkout) as server:
+    settings = {"POLYHEAD_ADMIN_PORT": str(admin), **dict(arguments.set)}
+    with polyhead(arguments.model, settings) as server:
         ways = {
             count: partial(measure, server, admin, requests, count, arguments.seconds) for count in arguments.clients
         }
@@ -163,26 +147,11 @@ def main() -> None:
             },
         }
         draw_curves(arguments.plot, arguments.clients, panels)
-    emit("http storm", [table], texts=fingerprint(texts), server_settings=arguments.set)
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="about two minutes")
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact")
-    parser.add_argument("--clients", type=whole, nargs="+", default=[16, 64, 128, 512, 2000], help="ascending")
-    parser.add_argument("--seconds", type=positive, default=8.0, help="length of each measurement")
-    parser.add_argument("--rounds", type=whole, default=2, help="measurements of each number of clients")
-    parser.add_argument("--checkout", type=Path, help="folder of another version of this project, to measure that one")
-    parser.add_argument("--plot", type=new_file, metavar="FILE", help="draw the figures as SVG")
-    add_setting_argument(parser)
-    arguments = parser.parse_args()
-    if arguments.clients != sorted(set(arguments.clients)):
-        parser.error("--clients: expected ascending numbers")
-    return arguments
+    emit("http storm", [table], texts=fingerprint(texts), server_settings=settings)
 
 
 if __name__ == "__main__":  # the process of the probes
     probed = asyncio.run(
         probe_for([int(port) for port in sys.argv[1].split(",")], float(sys.argv[2]), float(sys.argv[3]))
     )
-    sys.stdout.write(json.dumps([asdict(one) for one in probed]))
+    sys.stdout.write(json.dumps(probed))

@@ -3,9 +3,10 @@
 import argparse
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
+from typing import Any
 
 from export import command
 from export.command import endings_interrupt
@@ -13,7 +14,7 @@ from export.errors import ExportError
 from model.artifact import ArtifactError
 from service.errors import one_line
 
-whole, seed, positive, not_negative = command.count, command.whole, command.positive, command.not_negative
+whole, positive, not_negative = command.count, command.positive, command.not_negative
 FAILED, INTERRUPTED = 2, 130  # exit codes: the first is argparse's for a wrong command line, the second a shell's
 
 
@@ -40,19 +41,53 @@ def program(run: Callable[[], None]) -> Callable[[], None]:
     return main
 
 
-def parser_of(doc: str | None, *, takes: str) -> argparse.ArgumentParser:
-    """A parser that explains its question: the docstring, how long it takes with its defaults, and every default."""
-    return argparse.ArgumentParser(
-        sys.argv[0], description=inspect.cleandoc(doc or ""), epilog=f"Takes {takes}.", formatter_class=_Formatter
-    )
-
-
-def setting(text: str) -> str:
-    """`NAME=VALUE`, as an environment holds it."""
-    name, separator, _ = text.partition("=")
+def setting(text: str) -> tuple[str, str]:
+    """Name and value of `NAME=VALUE`, as an environment holds it."""
+    name, separator, value = text.partition("=")
     if not (name and separator):
         raise argparse.ArgumentTypeError(f"expected POLYHEAD_X=Y, got {text!r}")
-    return text
+    return name, value
+
+
+# Arguments of several questions.
+SHARED: Mapping[str, Mapping[str, Any]] = {
+    "model": {"type": Path, "required": True, "metavar": "DIR", "help": "artifact to serve"},
+    "set": {
+        "action": "append",
+        "default": [],
+        "type": setting,
+        "metavar": "POLYHEAD_X=Y",
+        "help": "setting of the server",
+    },
+    "connections": {"type": whole, "help": "requests under way at any time"},
+    "texts-per-request": {"type": whole, "nargs": "+", "metavar": "N", "help": "texts of a request"},
+    "seconds": {"type": positive, "help": "length of each measurement"},
+    "texts": {"type": whole, "help": "different texts"},
+    "rounds": {"type": whole, "help": "measured rounds; one more warms up"},
+}
+# Texts and rounds of a comparison, and the load of one that goes over HTTP.
+TEXTS: Mapping[str, Any] = {"texts": 640, "rounds": 5}
+LOAD: Mapping[str, Any] = {"connections": 16, "texts_per_request": [1, 32], "seconds": 8.0, **TEXTS}
+
+
+def parser_of(doc: str | None, *shared: str, takes: str, **defaults: Any) -> argparse.ArgumentParser:
+    """A parser that explains its question: the docstring, how long it takes with its defaults, and every default.
+
+    Args:
+        doc: the question's docstring.
+        *shared: which of `SHARED` it takes besides those with defaults.
+        takes: how long, in words.
+        **defaults: of other arguments of `SHARED`.
+    """
+    made = argparse.ArgumentParser(
+        sys.argv[0], description=inspect.cleandoc(doc or ""), epilog=f"Takes {takes}.", formatter_class=_Formatter
+    )
+    for name in shared:
+        made.add_argument(f"--{name}", **SHARED[name])
+    for name, default in defaults.items():
+        flag = name.replace("_", "-")
+        made.add_argument(f"--{flag}", default=default, **SHARED[flag])
+    return made
 
 
 def last_line(written: str, otherwise: str) -> str:

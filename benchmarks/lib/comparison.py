@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from benchmarks.lib.command import CannotMeasure, positive, seed, whole
+from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.engines import Engine, Pass
 from benchmarks.lib.load import DROPPED, Connection, Request, post, run_closed_loop
 from benchmarks.lib.report import Spread, Table, in_turns, percentiles
@@ -23,10 +23,6 @@ from benchmarks.lib.texts import Plan, TokenIds, make_batches
 
 ENCODE = "/encode"
 CLOSE_ENOUGH = 0.98  # cosine; int8 against fp32 is above 0.99, another text far below
-
-
-class WrongAnswer(CannotMeasure):
-    """The server answered something else than the vectors of the texts it was sent."""
 
 
 def encode_requests(
@@ -66,21 +62,16 @@ def requests_of(
     return [post(path, body(list(texts[part])), texts=per_request, tokens=sum(map(len, rows[part]))) for part in parts]
 
 
-def fetch(server: Server, request: Request) -> dict[str, Any]:
-    """The JSON of one answer.
-
-    Raises:
-        WrongAnswer: the status is not 200.
-    """
-    answer: dict[str, Any] = json.loads(fetch_body(server, request))
-    return answer
+def fetch(server: Server, request: Request) -> Any:
+    """The JSON of one answer; raises as `fetch_body`."""
+    return json.loads(fetch_body(server, request))
 
 
 def fetch_body(server: Server, request: Request) -> bytes:
     """The body of one answer, whatever its form.
 
     Raises:
-        WrongAnswer: the status is not 200.
+        CannotMeasure: the status is not 200.
     """
 
     async def exchange() -> bytes:
@@ -88,9 +79,9 @@ def fetch_body(server: Server, request: Request) -> bytes:
         response = await connection.send(request.data)
         connection.close()
         if response.status == DROPPED:
-            raise WrongAnswer(f"no answer from {server.address.host}:{server.address.port}")
+            raise CannotMeasure(f"no answer from {server.address.host}:{server.address.port}")
         if response.status != 200:
-            raise WrongAnswer(f"status {response.status}: {response.body[:500]!r}")
+            raise CannotMeasure(f"status {response.status}: {response.body[:500]!r}")
         return response.body
 
     return asyncio.run(exchange())
@@ -100,15 +91,15 @@ def check_vectors(got: ArrayLike, expected: NDArray[np.float32]) -> None:
     """Compares directions with the engine's own vectors, before anything is timed.
 
     Raises:
-        WrongAnswer: another number of vectors, another size, or another direction.
+        CannotMeasure: another number of vectors, another size, or another direction.
     """
     found = np.asarray(got, dtype=np.float32)
     if found.shape != expected.shape:
-        raise WrongAnswer(f"vectors of shape {found.shape}, expected {expected.shape}")
+        raise CannotMeasure(f"vectors of shape {found.shape}, expected {expected.shape}")
     norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
     cosine = float(((found * expected).sum(axis=1) / norms).min())
     if not cosine >= CLOSE_ENOUGH:
-        raise WrongAnswer(f"a vector has cosine {cosine:.4f} to the engine's, expected at least {CLOSE_ENOUGH}")
+        raise CannotMeasure(f"a vector has cosine {cosine:.4f} to the engine's, expected at least {CLOSE_ENOUGH}")
 
 
 MEDIANS = ("tokens_per_s", "texts_per_s", "requests_per_s", "server_cores", "client_cores", "cpu_us_a_token")
@@ -216,23 +207,6 @@ def resumed(server: Server, way: Way) -> Sample:
 def http_name(count: int) -> str:
     """Name of the way with this many texts a request."""
     return f"HTTP, {count} {'text' if count == 1 else 'texts'} a request"
-
-
-def add_http_arguments(parser: argparse.ArgumentParser) -> None:
-    """Texts, load and rounds of a comparison that goes over HTTP."""
-    parser.add_argument("--connections", type=whole, default=16, help="requests under way at any time")
-    parser.add_argument(
-        "--texts-per-request", type=whole, nargs="+", default=[1, 32], metavar="N", help="texts of a request"
-    )
-    parser.add_argument("--seconds", type=positive, default=8.0, help="length of each measurement over HTTP")
-    add_text_arguments(parser)
-
-
-def add_text_arguments(parser: argparse.ArgumentParser) -> None:
-    """Texts and rounds of a comparison."""
-    parser.add_argument("--texts", type=whole, default=640, help="different texts")
-    parser.add_argument("--rounds", type=whole, default=5, help="measured rounds; one more warms up")
-    parser.add_argument("--seed", type=seed, default=0, help="of the sample of texts")
 
 
 def compare(title: str, ways: Mapping[str, Way], rounds: int) -> Table:

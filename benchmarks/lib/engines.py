@@ -1,10 +1,8 @@
 """The engine under test: an artifact's graph in the engine that it was made for, under each way to use the cores."""
 
-import argparse
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.report import labels
 from benchmarks.lib.texts import TokenIds, make_batch
+from benchmarks.peers.worker import pull
 from export.sources import Folder, find_folder
 from model.artifact import Artifact, hash_file
 from service.inference.backend import Backend, Batch, Float32Array
@@ -69,23 +68,11 @@ class Pass:
 
 def run_pass(backend: Backend, batches: Sequence[Batch], workers: int) -> Pass:
     """Runs every batch once, in order, on `workers` threads that take the next one when they are free."""
-
-    def timed(batch: Batch) -> float:
-        began = time.perf_counter()
-        backend.run(batch)
-        return time.perf_counter() - began
-
     began, used = time.perf_counter(), time.process_time()
-    with ThreadPoolExecutor(workers) as pool:
-        latencies = list(pool.map(timed, batches))  # after Ctrl-C the threads end with what they are at
+    latencies = pull(backend.run, batches, workers)
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - used
-    return Pass(
-        seconds,
-        sum(int(batch.lengths.sum()) for batch in batches),
-        sum(len(batch.lengths) for batch in batches),
-        latencies,
-        cpu_seconds,
-    )
+    tokens, texts = sum(int(batch.lengths.sum()) for batch in batches), sum(len(batch.lengths) for batch in batches)
+    return Pass(seconds, tokens, texts, latencies, cpu_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +131,6 @@ class Engine:
 WEIGHTS = "model.safetensors"
 
 
-class OtherWeights(CannotMeasure):
-    """The folder does not hold the weights that the artifact was made from."""
-
-
-def add_weights_argument(parser: argparse.ArgumentParser) -> None:
-    """`--weights`: which checkpoint `checkpoint_folder` is to find."""
-    parser.add_argument(
-        "--weights", help="the checkpoint: a folder or a Hugging Face id; the default model if not given"
-    )
-
-
 def checkpoint_folder(model: str | None, artifact: Artifact) -> Folder:
     """The folder of a checkpoint, once it is sure that the artifact was made from it.
 
@@ -163,11 +139,11 @@ def checkpoint_folder(model: str | None, artifact: Artifact) -> Folder:
         artifact: compared by the weights' SHA-256.
 
     Raises:
-        OtherWeights: the hashes differ.
+        CannotMeasure: the hashes differ.
         SourceError: there is no such checkpoint.
     """
     folder = find_folder(model)
     found, expected = hash_file(folder.path / WEIGHTS), artifact.manifest.source.sha256
     if found != expected:
-        raise OtherWeights(f"{folder.path / WEIGHTS} has SHA-256 {found}, the artifact was made from {expected}")
+        raise CannotMeasure(f"{folder.path / WEIGHTS} has SHA-256 {found}, the artifact was made from {expected}")
     return folder

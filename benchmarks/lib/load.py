@@ -22,10 +22,6 @@ from benchmarks.lib.report import percentiles
 DROPPED = 0  # status of a request whose connection ended before its answer
 
 
-class ProtocolError(CannotMeasure):
-    """The answer is not what this client can read: the message shows its head."""
-
-
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where the server listens."""
@@ -95,7 +91,7 @@ class Connection(asyncio.Protocol):
         """Sends one request and waits for the end of its answer; status `DROPPED` where none came.
 
         Raises:
-            ProtocolError: the answer has no Content-Length or is no HTTP.
+            CannotMeasure: the answer has no Content-Length or is no HTTP; the message shows its head.
         """
         loop = asyncio.get_running_loop()
         while self._transport is not None and self._transport.is_closing():
@@ -138,8 +134,9 @@ class Connection(asyncio.Protocol):
                 return
             try:
                 self._read_head(head.lower())
-            except ProtocolError as error:
-                self._fail(error)
+            except CannotMeasure as error:
+                self._finish(error)
+                self._disconnect()
                 return
         self._missing -= len(data)
         if self._keep_body:
@@ -152,7 +149,7 @@ class Connection(asyncio.Protocol):
     def _read_head(self, head: bytes) -> None:
         length = _field(head, b"content-length")
         if length is None or not head.startswith(b"http/1.1 "):
-            raise ProtocolError(f"expected HTTP/1.1 with a Content-Length, got {head[:200]!r}")
+            raise CannotMeasure(f"expected HTTP/1.1 with a Content-Length, got {head[:200]!r}")
         self._status = int(head[9:12])
         self._missing = int(length)
         retry_after = _field(head, b"retry-after")
@@ -163,16 +160,14 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _finish(self, response: Response) -> None:
+    def _finish(self, response: Response | CannotMeasure) -> None:
         answer, self._answer = self._answer, None
-        if answer is not None and not answer.done():
+        if answer is None or answer.done():
+            return
+        if isinstance(response, Response):
             answer.set_result(response)
-
-    def _fail(self, error: ProtocolError) -> None:
-        answer, self._answer = self._answer, None
-        if answer is not None and not answer.done():
-            answer.set_exception(error)
-        self._disconnect()
+        else:
+            answer.set_exception(response)
 
 
 def _field(head: bytes, name: bytes) -> bytes | None:

@@ -4,7 +4,6 @@ CPU time and memory come from /proc and count every process of the server's sess
 serves.
 """
 
-import argparse
 import http.client
 import os
 import signal
@@ -19,16 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from benchmarks.lib.command import CannotMeasure, last_line, setting
+from benchmarks.lib.command import CannotMeasure, last_line
 from benchmarks.lib.load import Address
 
 READY_LIMIT = 120.0  # seconds until ready; peers import torch and load for long
 STOP_LIMIT = 20.0  # seconds to leave after SIGTERM
 POLL = 0.005  # seconds between two looks at a server that starts
-
-
-class ServerFailed(CannotMeasure):
-    """The server ended or never became ready; the message holds the last line that it wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +107,7 @@ def started(
         folder: working directory of the server; this process' own if None.
 
     Raises:
-        ServerFailed: it ended, or was not ready in time.
+        CannotMeasure: it ended, or was not ready in time; the message holds the last line that it wrote.
     """
     address, began = Address("127.0.0.1", port), time.perf_counter()
     with tempfile.TemporaryFile() as log:
@@ -149,24 +144,12 @@ def polyhead(
     return started(command, port, "/readyz", environment, checkout)
 
 
-def add_server_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--model` and `--set`: which server to start and measure."""
-    parser.add_argument(
-        "--model", type=Path, required=True, metavar="DIR", help="artifact; its tokenizer counts tokens"
-    )
-    add_setting_argument(parser)
-
-
-def add_setting_argument(parser: argparse.ArgumentParser) -> None:
-    """Settings of a server that the script starts."""
-    parser.add_argument(
-        "--set", action="append", default=[], type=setting, metavar="POLYHEAD_X=Y", help="setting of the server"
-    )
-
-
-def settings_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """What `--set` says, by name."""
-    return dict(item.split("=", 1) for item in arguments.set)
+def lacking(kind: str, *flags: str, **environment: str) -> AbstractContextManager[Server]:
+    """A server that leaves something out, of a kind of `benchmarks.http.servers`."""
+    port = free_port()
+    command = [sys.executable, "-m", "benchmarks.http.servers", kind, *flags]
+    own = {"POLYHEAD_HOST": "127.0.0.1", "POLYHEAD_PORT": str(port), **environment}
+    return started(command, port, "/readyz", own)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], address: Address, path: str, log: IO[bytes]) -> None:
@@ -175,7 +158,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], address: Address, path: 
         if process.poll() is not None or time.monotonic() > deadline:
             log.seek(0)
             last = last_line(log.read().decode(errors="replace"), "it wrote nothing")
-            raise ServerFailed(f"the server was not ready (exit code {process.poll()}): {last[-2000:]}")
+            raise CannotMeasure(f"the server was not ready (exit code {process.poll()}): {last[-2000:]}")
         time.sleep(POLL)
 
 

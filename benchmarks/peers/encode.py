@@ -6,16 +6,14 @@ cores and to batch, and is judged by the best of them. A server that is not bein
 its idle loops cost nobody anything. Vectors are compared first: a fast wrong answer does not count.
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.lib.command import new_file, parser_of, program
+from benchmarks.lib.command import LOAD, new_file, parser_of, program
 from benchmarks.lib.comparison import (
     Way,
     Words,
-    add_http_arguments,
     best_of,
     compare,
     encode_requests,
@@ -41,7 +39,6 @@ from benchmarks.peers.peers import (
     opened,
 )
 
-INFINITY_ROUTE = "/embeddings"
 # Peers without HTTP: environment, worker and precisions of each.
 WORKERS: Mapping[str, tuple[Environment, str, Sequence[str]]] = {
     "OpenVINO": (OPENVINO, "openvino", ("f32", "bf16")),
@@ -73,16 +70,14 @@ def service_ways(run: Run, directory: Path, engine: Engine) -> dict[str, Way]:
 
 
 def infinity_ways(run: Run, engine: str) -> dict[str, Way]:
-    """Infinity with one of its engines."""
+    """Infinity with one of its engines, over its OpenAI route."""
     server = start_infinity(run.peers, run.weights, engine)
-    make = partial(infinity_requests, run)
+
+    def make(count: int) -> list[Request]:
+        return requests_of("/embeddings", run.texts, run.rows, count, lambda part: {"input": part})
+
     run.check([item["embedding"] for item in fetch(server, make(4)[0])["data"]])
     return paused_ways(f"Infinity {engine}", server, make, run.arguments)
-
-
-def infinity_requests(run: Run, count: int) -> list[Request]:
-    """Requests of `count` texts each to Infinity's OpenAI route."""
-    return requests_of(INFINITY_ROUTE, run.texts, run.rows, count, lambda part: {"input": part})
 
 
 def ratios_to_report(run: Run) -> list[tuple[Words, Words]]:
@@ -115,7 +110,12 @@ def collect(run: Run) -> tuple[dict[str, Way], dict[str, Way]]:
 @program
 def main() -> None:
     """Prepares everyone, measures alternately, prints rates and ratios."""
-    arguments = _parse()
+    takes = "about a quarter of an hour on two cores, and before that, once, to install the peers (gigabytes)"
+    parser = parser_of(__doc__, takes=takes, **LOAD)
+    add_peer_arguments(parser)
+    parser.add_argument("--peers", choices=PEERS, nargs="+", default=PEERS, help="who is measured, Infinity by engine")
+    parser.add_argument("--plot", type=new_file, metavar="SVG", help="draw the best of each there")
+    arguments = parser.parse_args()
     with opened(arguments) as run:
         engines, servers = collect(run)
         title = f"short texts, {arguments.connections} connections"
@@ -141,21 +141,3 @@ def draw(path: Path, run: Run, table: Table) -> None:
         for title, groups in panels.items()
     }
     draw_bars(path, found, [*ours])
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(
-        __doc__,
-        takes="about a quarter of an hour on two cores, and before that, once, to install the peers (gigabytes)",
-    )
-    add_peer_arguments(parser)
-    parser.add_argument(
-        "--peers",
-        choices=PEERS,
-        nargs="+",
-        default=PEERS,
-        help="who is measured, Infinity by its engine",
-    )
-    parser.add_argument("--plot", type=new_file, metavar="SVG", help="draw the best of each there")
-    add_http_arguments(parser)
-    return parser.parse_args()

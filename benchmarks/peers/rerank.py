@@ -6,18 +6,18 @@ query and its documents. Before anything is timed, everyone's order of documents
 """
 
 import argparse
-import json
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from scipy.stats import spearmanr
 
-from benchmarks.lib.command import parser_of, positive, program, seed, whole
-from benchmarks.lib.comparison import Way, WrongAnswer, compare, fetch_body, over_http, ratios, resumed
+from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
+from benchmarks.lib.comparison import Way, compare, fetch, over_http, ratios, resumed
 from benchmarks.lib.engines import checkpoint_folder
 from benchmarks.lib.load import Request, post
 from benchmarks.lib.report import emit
@@ -59,9 +59,8 @@ def make_questions(artifact: Artifact, texts: Sequence[str], documents: int) -> 
     return questions
 
 
-def read_scores(body: bytes) -> list[float]:
+def read_scores(answer: Any) -> list[float]:
     """Scores in the order of the documents: of TEI's answer, which is a list, or of Infinity's, which holds one."""
-    answer = json.loads(body)
     items = answer if isinstance(answer, list) else answer["results"]
     scores = {item["index"]: float(item["score" if "score" in item else "relevance_score"]) for item in items}
     return [scores[index] for index in range(len(scores))]
@@ -71,13 +70,13 @@ def require_same_order(scores: Sequence[float], expected: Sequence[float]) -> No
     """Compares one question's scores with the first artifact's.
 
     Raises:
-        WrongAnswer: another number of scores, or another order.
+        CannotMeasure: another number of scores, or another order.
     """
     if len(scores) != len(expected):
-        raise WrongAnswer(f"{len(scores)} scores, expected {len(expected)}")
+        raise CannotMeasure(f"{len(scores)} scores, expected {len(expected)}")
     rho = float(spearmanr(scores, expected)[0])
     if not rho >= SAME_ORDER:
-        raise WrongAnswer(f"the order of documents has a rank correlation of {rho:.3f}, expected {SAME_ORDER} at least")
+        raise CannotMeasure(f"the order of documents has a rank correlation of {rho:.3f}, expected {SAME_ORDER}")
 
 
 @dataclass
@@ -112,18 +111,16 @@ class Rerankers:
         size = len(self.questions[0].documents)
         plan = [list(range(start, start + size)) for start in range(0, len(documents), size)]
         tokens = [[0] * one.tokens for one in self.questions]  # only counted
-        task = Task(
-            str(self.weights), len(os.sched_getaffinity(0)), documents, tokens, {"predict": plan}, queries=queries
-        )
-        python = self.peers.prepare(SENTENCE_TRANSFORMERS)
-        worker = start_worker(python, "cross_encoder", task)
+        cores = len(os.sched_getaffinity(0))
+        task = Task(str(self.weights), cores, documents, tokens, {"predict": plan}, queries=queries)
+        worker = start_worker(self.peers.prepare(SENTENCE_TRANSFORMERS), "cross_encoder", task)
         peer = self.peers.stack.enter_context(worker)
         self.check(peer.vectors(range(size))[:, 0].tolist())
         return peer.ways("CrossEncoder")
 
     def _http_ways(self, name: str, server: Server, documents_field: str) -> dict[str, Way]:
         requests = [question.request(documents_field) for question in self.questions]
-        self.check(read_scores(fetch_body(server, requests[0])))
+        self.check(read_scores(fetch(server, requests[0])))
         way = over_http(server, requests, self.arguments.connections, self.arguments.seconds)
         server.pause()
         return {f"{name}, HTTP": partial(resumed, server, way)}
@@ -132,13 +129,19 @@ class Rerankers:
 @program
 def main() -> None:
     """Prepares everyone, measures alternately, prints rates and ratios."""
-    arguments = _parse()
+    takes = "about five minutes on two cores, and before that, once, to install the peers"
+    parser = parser_of(__doc__, takes=takes, connections=4, seconds=10.0, rounds=3)
+    add_peer_arguments(parser)
+    parser.add_argument("--peers", choices=PEERS, nargs="+", default=PEERS, help="who is measured, Infinity by engine")
+    parser.add_argument("--documents", type=whole, default=100, help="of each query")
+    parser.add_argument("--queries", type=whole, default=16, help="different ones")
+    arguments = parser.parse_args()
     artifacts = [Artifact.open(directory) for directory in arguments.model]
     folders = [checkpoint_folder(arguments.weights, artifact) for artifact in artifacts]
-    texts = load_texts("short", arguments.queries * (arguments.documents + 1), arguments.seed)
+    texts = load_texts("short", arguments.queries * (arguments.documents + 1))
     precisions = [artifact.manifest.precision for artifact in artifacts]
     with ExitStack() as stack:
-        peers = Peers(arguments.cache, stack)
+        peers = Peers(stack)
         questions = make_questions(artifacts[0], texts, arguments.documents)
         rerankers = Rerankers(arguments, peers, folders[0].path, questions)
         ways: dict[str, Way] = {}
@@ -154,22 +157,3 @@ def main() -> None:
     pairs = [((f"Polyhead {precision}",), other) for precision in precisions for other in others]
     ratio = ratios("ratios", "tokens/s over tokens/s", pairs, table)
     emit("peers rerank", [table, ratio], peers=peers.versions, skipped=peers.skipped, texts=fingerprint(texts))
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="about five minutes on two cores, and before that, once, to install the peers")
-    add_peer_arguments(parser)
-    parser.add_argument(
-        "--peers",
-        choices=PEERS,
-        nargs="+",
-        default=PEERS,
-        help="who is measured, Infinity by its engine (default: all)",
-    )
-    parser.add_argument("--documents", type=whole, default=100, help="of each query")
-    parser.add_argument("--queries", type=whole, default=16, help="different ones")
-    parser.add_argument("--connections", type=whole, default=4, help="requests under way at any time")
-    parser.add_argument("--seconds", type=positive, default=10.0, help="length of each measurement over HTTP")
-    parser.add_argument("--rounds", type=whole, default=3, help="measured rounds; one more warms up")
-    parser.add_argument("--seed", type=seed, default=0, help="of the sample of texts")
-    return parser.parse_args()

@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -76,7 +75,7 @@ def pad_rows(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[
 
 
 def pull(
-    run: Callable[[Item], object], items: Sequence[Item], workers: int, prepare: Callable[[], None]
+    run: Callable[[Item], object], items: Sequence[Item], workers: int, prepare: Callable[[], None] | None = None
 ) -> list[float]:
     """Runs every item once on worker threads that take the next when they are free; returns the seconds of each.
 
@@ -86,21 +85,9 @@ def pull(
         workers: threads.
         prepare: called first on every thread.
     """
-    pending, latencies = deque(items), list[float]()
-
-    def work() -> None:
-        prepare()
-        while pending:
-            try:
-                item = pending.popleft()
-            except IndexError:
-                return
-            latencies.append(timed(partial(run, item)))
-
-    with ThreadPoolExecutor(workers) as pool:
-        for future in [pool.submit(work) for _ in range(workers)]:
-            future.result()
-    return latencies
+    with ThreadPoolExecutor(workers, initializer=prepare) as pool:
+        # After Ctrl-C the threads end with what they are at.
+        return list(pool.map(lambda item: timed(partial(run, item)), items))
 
 
 def layouts(cores: int) -> list[tuple[int, int]]:

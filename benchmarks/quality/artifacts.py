@@ -22,7 +22,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from benchmarks.lib.command import new_file, parser_of, positive, program, whole
-from benchmarks.lib.report import Table, emit, labels
+from benchmarks.lib.report import Table, emit, labels, processor_seconds
 from benchmarks.lib.texts import make_batch, tokenize
 from benchmarks.quality.vectors import Vectors, embed, inner_product, read_definitions, recall, require_same_size
 from export.heads.corpus import Pairs, read_pairs
@@ -144,7 +144,7 @@ def time_in_turns(whole: Artifact, other: Artifact, texts: list[str], seconds: f
         turns: list[list[float]] = []
         end = time.process_time() + seconds
         while len(turns) < 7 or time.process_time() < end:
-            turns.append([cpu_seconds(backend, batch) for backend in backends])
+            turns.append([processor_seconds(partial(backend.run, batch)) for backend in backends])
         times = np.array(turns[2:])  # the first two warm up
         found[size] = (1000 * float(np.median(times[:, 1])), float(np.median(times[:, 0] / times[:, 1])))
     for backend in backends:
@@ -158,13 +158,6 @@ def batches_by_size(artifact: Artifact, texts: list[str]) -> dict[int, Batch]:
     rows = sorted(tokenize(artifact, drawn), key=len)
     middle = len(rows) // 2
     return {size: make_batch(rows[middle - size // 2 : middle - size // 2 + size]) for size in BATCH_SIZES}
-
-
-def cpu_seconds(backend: OnnxBackend, batch: Batch) -> float:
-    """CPU time of one run: on an idle machine its latency, on a busy one what that would be."""
-    begun = time.process_time()
-    backend.run(batch)
-    return time.process_time() - begun
 
 
 def speed_table(

@@ -8,23 +8,24 @@ real model; PSS counts what processes share once.
 
 import argparse
 import socket
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.lib.command import parser_of, positive, program, whole
+from benchmarks.lib.command import parser_of, program, whole
 from benchmarks.lib.comparison import Sample, encode_requests, over_http, require_answers, resumed
 from benchmarks.lib.load import Request
 from benchmarks.lib.report import Spread, Table, emit, in_turns
-from benchmarks.lib.server import Server, free_port, polyhead, pss_bytes, started
+from benchmarks.lib.server import Server, lacking, polyhead, pss_bytes
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
 
 DRAWS = 200  # of the kernel's, for each number of clients
+TEXT_SECONDS = 0.002  # of a worker for each text
+CONNECTIONS = 64  # requests under way at any time
 Layout = tuple[int, int]  # processes, workers of all of them
 
 
@@ -34,13 +35,12 @@ def measure_rates(arguments: argparse.Namespace, requests: Sequence[Request]) ->
     with ExitStack() as stack:
         ways = {}
         for layout in layouts:
-            server = stack.enter_context(_waiting(arguments, layout))
+            server = stack.enter_context(_waiting(arguments.model, layout))
             server.pause()
-            measure = over_http(server, requests, arguments.connections, arguments.seconds)
+            measure = over_http(server, requests, CONNECTIONS, arguments.seconds)
             ways[layout] = partial(resumed, server, measure)
         results = in_turns(ways, arguments.rounds)
-    title = f"a model that waits {1000 * arguments.text_seconds:g} ms a text, {arguments.connections} connections"
-    table = Table("rates", title)
+    table = Table("rates", f"a model that waits {1000 * TEXT_SECONDS:g} ms a text, {CONNECTIONS} connections")
     for layout, samples in results.items():
         require_answers(str(layout), samples)
         table.add(**_describe(layout, samples, results[1, layout[1]]))
@@ -62,26 +62,17 @@ def _describe(layout: Layout, samples: Sequence[Sample], of_one: Sequence[Sample
     }
 
 
-@contextmanager
-def _waiting(arguments: argparse.Namespace, layout: Layout) -> Iterator[Server]:
+def _waiting(model: Path, layout: Layout) -> AbstractContextManager[Server]:
     processes, workers = layout
-    port = free_port()
-    flags = ("--model", str(arguments.model), "--processes", str(processes), "--workers", str(workers // processes))
-    environment = {
-        "POLYHEAD_HOST": "127.0.0.1",
-        "POLYHEAD_PORT": str(port),
-        "TEXT_SECONDS": str(arguments.text_seconds),
-    }
-    command = [sys.executable, "-m", "benchmarks.http.servers", "waiting", *flags]
-    with started(command, port, "/readyz", environment) as server:
-        yield server
+    flags = ("--model", str(model), "--processes", str(processes), "--workers", str(workers // processes))
+    return lacking("waiting", *flags, TEXT_SECONDS=str(TEXT_SECONDS))
 
 
 def measure_balance(arguments: argparse.Namespace) -> Table:
     """The share of connections that the busiest process has: the parent's way, and the kernel's."""
     table = Table("balance", "connections of the busiest process")
     for processes in [count for count in arguments.processes if count > 1]:
-        with _waiting(arguments, (processes, processes)) as server:
+        with _waiting(arguments.model, (processes, processes)) as server:
             for clients in arguments.clients:
                 shares = [_kernel_share(clients, processes) for _ in range(DRAWS)]
                 table.add(
@@ -156,40 +147,15 @@ def measure_memory(arguments: argparse.Namespace, requests: Sequence[Request]) -
 
 @program
 def main() -> None:
-    """Measures the tables asked for, prints."""
-    arguments = _parse()
-    texts = load_texts("short", 640, 0)
-    requests = encode_requests(texts, tokenize(Artifact.open(arguments.model), texts), 1)
-    tables = {
-        "rates": partial(measure_rates, arguments, requests),
-        "balance": partial(measure_balance, arguments),
-        "memory": partial(measure_memory, arguments, requests),
-    }
-    emit("service processes", [tables[name]() for name in arguments.table], texts=fingerprint(texts))
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="about three minutes")
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact")
-    parser.add_argument(
-        "--table",
-        nargs="+",
-        choices=("rates", "balance", "memory"),
-        default=["rates", "balance", "memory"],
-        help="what to measure",
-    )
-    parser.add_argument(
-        "--processes", type=whole, nargs="+", default=[1, 2, 4], help="numbers of processes; 1 among them"
-    )
-    parser.add_argument(
-        "--workers", type=whole, nargs="+", default=[4, 8, 16], help="workers of all processes together"
-    )
+    """Measures the three tables, prints."""
+    parser = parser_of(__doc__, "model", takes="about three minutes", seconds=4.0, rounds=3)
+    parser.add_argument("--processes", type=whole, nargs="+", default=[1, 2, 4], help="numbers of them; 1 among them")
+    parser.add_argument("--workers", type=whole, nargs="+", default=[4, 8, 16], help="of all processes together")
     parser.add_argument("--clients", type=whole, nargs="+", default=[2, 4, 16], help="connections that stay")
-    parser.add_argument("--text-seconds", type=positive, default=0.002, help="seconds of a worker for each text")
-    parser.add_argument("--connections", type=whole, default=64, help="requests under way at any time")
-    parser.add_argument("--seconds", type=positive, default=4.0, help="length of each measurement")
-    parser.add_argument("--rounds", type=whole, default=3, help="measured rounds; one more warms up")
     arguments = parser.parse_args()
     if 1 not in arguments.processes:
         parser.error("--processes: 1 is what the others are compared with")
-    return arguments
+    artifact, texts = Artifact.open(arguments.model), load_texts("short", 640)
+    requests = encode_requests(texts, tokenize(artifact, texts), 1)
+    tables = [measure_rates(arguments, requests), measure_balance(arguments), measure_memory(arguments, requests)]
+    emit("service processes", tables, texts=fingerprint(texts))

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 from tqdm import tqdm
 
-from benchmarks.lib.command import CannotMeasure, not_negative, parser_of, positive, program, seed
+from benchmarks.lib.command import CannotMeasure, not_negative, parser_of, positive, program
 from benchmarks.lib.comparison import encode_requests
 from benchmarks.lib.load import Address, OpenRun, Request, poisson_schedule, run_open_loop
 from benchmarks.lib.report import Table, emit, percentiles
@@ -209,7 +209,7 @@ def load_through(
         last = False
         while not last:
             last = over.is_set()
-            schedule = poisson_schedule(arguments.rate, arguments.seconds, arguments.seed + len(runs))
+            schedule = poisson_schedule(arguments.rate, arguments.seconds, len(runs))
             runs.append(run_open_loop(address, requests, schedule, connections=1024))
 
     with nginx([replica.port for replica in replicas], retry=retry) as proxy:
@@ -245,9 +245,15 @@ def describe(name: str, runs: Sequence[OpenRun], unanswered: int) -> dict[str, o
 @program
 def main() -> None:
     """Runs all, prints what was lost."""
-    arguments = _parse()
-    artifact = Artifact.open(arguments.model)
-    texts = load_texts("short", 500, arguments.seed)
+    takes = "about a minute; needs nginx (Debian's package nginx-light)"
+    parser = parser_of(__doc__, "model", takes=takes)
+    parser.add_argument("--rate", type=positive, default=100.0, help="requests a second, one text each")
+    parser.add_argument("--seconds", type=positive, default=5.0, help="length of one window of load")
+    parser.add_argument("--drain-delay", type=not_negative, default=1.0, help="of the replicas, seconds")
+    arguments = parser.parse_args()
+    if arguments.rate * arguments.seconds < FEWEST_REQUESTS:
+        parser.error(f"--rate x --seconds: at least {FEWEST_REQUESTS} requests a window")
+    artifact, texts = Artifact.open(arguments.model), load_texts("short", 500)
     requests = encode_requests(texts, tokenize(artifact, texts), 1)
     table = Table("replicas", f"two replicas behind nginx, {arguments.rate:g} requests/s")
     runs: list[tuple[str, Event, bool]] = [
@@ -259,16 +265,3 @@ def main() -> None:
         with started(arguments.model, arguments.drain_delay) as replicas:
             table.add(**describe(name, *load_through(replicas, requests, arguments, event, retry=retry)))
     emit("service replicas", [table], texts=fingerprint(texts))
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="about a minute; needs nginx (Debian's package nginx-light)")
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact")
-    parser.add_argument("--rate", type=positive, default=100.0, help="requests a second, one text each")
-    parser.add_argument("--seconds", type=positive, default=5.0, help="length of one window of load")
-    parser.add_argument("--drain-delay", type=not_negative, default=1.0, help="of the replicas, seconds")
-    parser.add_argument("--seed", type=seed, default=0, help="of the texts and the arrivals")
-    arguments = parser.parse_args()
-    if arguments.rate * arguments.seconds < FEWEST_REQUESTS:
-        parser.error(f"--rate x --seconds: at least {FEWEST_REQUESTS} requests a window")
-    return arguments

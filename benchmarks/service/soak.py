@@ -5,21 +5,19 @@ of one layer and of all, and bodies that must be refused. The server's resident 
 slope is fitted to the second half, when caches and arenas have seen every shape.
 """
 
-import argparse
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from benchmarks.lib.command import parser_of, positive, program, seed, whole
+from benchmarks.lib.command import parser_of, positive, program
 from benchmarks.lib.comparison import ENCODE, encode_requests
 from benchmarks.lib.load import Request, Tally, post, run_closed_loop
 from benchmarks.lib.report import Table, emit, slope
-from benchmarks.lib.server import Server, add_setting_argument, polyhead, settings_of
+from benchmarks.lib.server import Server, polyhead
 from benchmarks.lib.texts import load_texts, tokenize
 from model.artifact import Artifact
 
@@ -109,9 +107,14 @@ def soak(server: Server, load: Callable[[], Tally], interval: float) -> tuple[Ta
 @program
 def main() -> None:
     """Starts the service, loads it for a while, prints memory and answers."""
-    arguments = _parse()
-    requests = mixed_requests(Artifact.open(arguments.model), arguments.seed)
-    with polyhead(arguments.model, settings_of(arguments)) as server:
+    parser = parser_of(__doc__, "model", "set", takes="an hour", connections=8)
+    parser.add_argument("--minutes", type=positive, default=60.0, help="length of the load")
+    parser.add_argument("--interval", type=positive, default=5.0, help="seconds between two looks at the memory")
+    arguments = parser.parse_args()
+    if 60 * arguments.minutes <= arguments.interval:
+        parser.error(f"--minutes {arguments.minutes:g}: the memory is looked at every {arguments.interval:g} seconds")
+    requests, settings = mixed_requests(Artifact.open(arguments.model), seed=0), dict(arguments.set)
+    with polyhead(arguments.model, settings) as server:
         ready = server.resident_bytes() / MEGABYTE
         load = partial(
             run_closed_loop,
@@ -129,25 +132,5 @@ def main() -> None:
     for status, count in sorted(tally.statuses.items()):
         answers.add(status=str(status), answers=count)
     samples = {"seconds": memory.times, "megabytes": memory.megabytes, "threads": memory.threads}
-    emit(
-        "service soak",
-        [table, answers],
-        failed=tally.failed,
-        **tally.rates(),
-        samples=samples,
-        server_settings=arguments.set,
-    )
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="an hour")
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact to serve")
-    parser.add_argument("--minutes", type=positive, default=60.0, help="length of the load")
-    parser.add_argument("--interval", type=positive, default=5.0, help="seconds between two looks at the memory")
-    parser.add_argument("--connections", type=whole, default=8, help="requests under way at any time")
-    add_setting_argument(parser)
-    parser.add_argument("--seed", type=seed, default=0, help="of the sample of texts")
-    arguments = parser.parse_args()
-    if 60 * arguments.minutes <= arguments.interval:
-        parser.error(f"--minutes {arguments.minutes:g}: the memory is looked at every {arguments.interval:g} seconds")
-    return arguments
+    figures = {"failed": tally.failed, **tally.rates()}
+    emit("service soak", [table, answers], **figures, samples=samples, server_settings=settings)

@@ -6,7 +6,6 @@ texts of many lengths, one a request, and its memory is read again: engines keep
 counts a page that several processes hold once; files are what is mapped, libraries and weights.
 """
 
-import argparse
 import asyncio
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
 from benchmarks.lib.comparison import encode_requests
 from benchmarks.lib.load import Address, Connection, Request
 from benchmarks.lib.report import Spread, Table, emit, in_turns, labels
-from benchmarks.lib.server import add_setting_argument, polyhead, settings_of
+from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import load_texts, tokenize
 from model.artifact import Artifact
 
@@ -89,8 +88,12 @@ def requests_for(directory: Path, count: int | None) -> list[Request]:
 @program
 def main() -> None:
     """Starts everything several times and prints the medians."""
-    arguments = _parse()
-    settings = settings_of(arguments)
+    takes = "about a quarter of a minute an artifact, and with --requests as long as they do"
+    parser = parser_of(__doc__, "set", takes=takes, rounds=7)
+    parser.add_argument("model", type=Path, nargs="+", metavar="DIR", help="artifacts to start the service with")
+    parser.add_argument("--requests", type=whole, metavar="N", help="texts that each service answers once it is ready")
+    arguments = parser.parse_args()
+    settings = dict(arguments.set)
     starts: dict[str, Callable[[], Start]] = {
         "interpreter alone": partial(start_python, "pass"),
         "interpreter and imports": partial(start_python, IMPORTS),
@@ -104,13 +107,4 @@ def main() -> None:
         spread = Spread.of([run.seconds for run in runs])
         held = {kind: Spread.of([run.memory[kind] for run in runs]).median for kind in MEMORY if kind in runs[0].memory}
         table.add(start=name, seconds=spread.median, lowest=spread.lowest, highest=spread.highest, **held)
-    emit("service startup", [table], server_settings=arguments.set, requests=arguments.requests)
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="about a quarter of a minute an artifact, and with --requests as long as they do")
-    parser.add_argument("model", type=Path, nargs="+", metavar="DIR", help="artifacts to start the service with")
-    parser.add_argument("--rounds", type=whole, default=7, help="measured rounds; one more warms up")
-    parser.add_argument("--requests", type=whole, metavar="N", help="texts that each service answers once it is ready")
-    add_setting_argument(parser)
-    return parser.parse_args()
+    emit("service startup", [table], server_settings=settings, requests=arguments.requests)

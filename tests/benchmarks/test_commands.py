@@ -45,7 +45,6 @@ NUMBERS = [
     ("http closed", "--texts-per-request", "0"),
     ("http open", "--share", "-1"),
     ("http open", "--warmup", "nan"),
-    ("http open", "--seed", "-1"),
     ("http cost", "--connections", "0"),
     ("service soak", "--minutes", "0.05"),
     ("service soak", "--interval", "0"),
@@ -56,7 +55,9 @@ NUMBERS = [
     ("service startup", "--set", "POLYHEAD_WORKERS"),
     ("attention cost", "--lengths", "0"),
     ("attention claims", "--runs", "0"),
-    ("attention claims", "--lengths", "512"),
+    ("http storm", "--clients", "16 2"),
+    ("service processes", "--processes", "2"),
+    ("engine transformers", "--lengths", "4096"),
     ("gpu rates", "--product", "0"),
     ("quality artifacts", "--seconds", "-2"),
     ("peers encode", "--plot", "no/such/folder.svg"),
@@ -94,7 +95,7 @@ def test_an_argument_without_sense_is_named(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(name, *words(name, tmp_path), option, value, monkeypatch=monkeypatch) == 2
+    assert run(name, *words(name, tmp_path), option, *value.split(), monkeypatch=monkeypatch) == 2
     assert option in capsys.readouterr().err.splitlines()[-1]
 
 

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.comparison import Sample, compare
 from benchmarks.lib.report import in_turns
-from benchmarks.lib.server import ServerFailed, free_port, started
+from benchmarks.lib.server import free_port, started
 
 
 def test_a_rate_with_failed_requests_is_no_rate() -> None:
@@ -59,7 +59,7 @@ def test_a_server_is_started_metered_paused_and_stopped() -> None:
 def test_a_server_that_ends_is_reported_with_its_last_words() -> None:
     command = [sys.executable, "-c", "import sys; sys.exit('no such model')"]
     with (
-        pytest.raises(ServerFailed, match=r"was not ready \(exit code 1\): no such model"),
+        pytest.raises(CannotMeasure, match=r"was not ready \(exit code 1\): no such model"),
         started(command, free_port(), "/", {}),
     ):
         pass

@@ -4,7 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.peers.peers import PeerFailed, start_worker
+from benchmarks.lib.command import CannotMeasure
+from benchmarks.peers.peers import start_worker
 from benchmarks.peers.worker import Task
 
 TASK = Task(weights="", cores=2, texts=["a", "b b", "c"], rows=[[7], [8, 9], [6]], plans={"one": [[0], [1], [2]]})
@@ -38,7 +39,7 @@ def test_a_peer_in_its_own_process_measures_and_embeds(tmp_path: Path, monkeypat
 
 def test_a_peer_that_cannot_start_says_why() -> None:
     with (
-        pytest.raises(PeerFailed, match="KeyError: 'no_such_engine'"),
+        pytest.raises(CannotMeasure, match="KeyError: 'no_such_engine'"),
         start_worker(Path(sys.executable), "no_such_engine", TASK),
     ):
         pass
