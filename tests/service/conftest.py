@@ -1,6 +1,7 @@
 """The service in this process, with a fake backend at the seam."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from starlette.testclient import TestClient
 from service.app import ROUTES, create_app
 from service.http.route import Route
 from service.observability.tracing import OpenTelemetryTracing
-from service.services import Readiness, Services
+from service.services import Readiness
 from service.settings import Settings, read_settings
 from tests.service.fake_engine import FakeBackend, FakeDecomposer, load_fake_runner, write_fake_artifact
 
@@ -39,6 +40,11 @@ class Served:
         self.services.models.start(self.model, self.engine)
         self.readiness.start()
 
+    def close(self) -> None:
+        self.client.close()
+        self.backend.gate.set()
+        self.engine.close(5)
+
     def encode(self, body: Any, **headers: str) -> Any:
         return self.client.post(
             "/encode", json=body, headers={name.replace("_", "-"): headers[name] for name in headers}
@@ -58,9 +64,14 @@ def fake_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_fake_artifact(tmp_path_factory.mktemp("fake-artifact"))
 
 
+@cache  # reading the command line takes a third of a small test
+def settings_of(artifact: Path, *flags: str) -> Settings:
+    return read_settings(["--model", str(artifact), "--workers", "1", *flags])
+
+
 @pytest.fixture
 def settings(fake_artifact: Path) -> Settings:
-    return read_settings(["--model", str(fake_artifact), "--workers", "1"])
+    return settings_of(fake_artifact)
 
 
 @pytest.fixture
@@ -76,7 +87,7 @@ def serve(fake_artifact: Path) -> Iterator[Serve]:
         routes: Sequence[Route] = ROUTES,
         decomposer: FakeDecomposer | None = None,
     ) -> Served:
-        settings = read_settings(["--model", str(fake_artifact), "--workers", "1", *flags])
+        settings = settings_of(fake_artifact, *flags)
         served = Served(settings, backend or FakeBackend(), tracing, routes, decomposer)
         started.append(served)
         if ready:
@@ -85,9 +96,7 @@ def serve(fake_artifact: Path) -> Iterator[Serve]:
 
     yield start
     for served in started:
-        served.client.close()
-        served.backend.gate.set()
-        served.engine.close(5)
+        served.close()
 
 
 @pytest.fixture
@@ -96,6 +105,16 @@ def served(serve: Serve) -> Served:
     return made
 
 
+@pytest.fixture(scope="module")
+def app_of_module(fake_artifact: Path) -> Iterator[Served]:
+    made = Served(settings_of(fake_artifact), FakeBackend())
+    made.start()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def services(served: Served) -> Services:
-    return served.services
+def shared(app_of_module: Served) -> Served:
+    """The module's app, for a test that changes nothing of it and looks at no metric; no run is noted yet."""
+    app_of_module.backend.batches.clear()
+    return app_of_module

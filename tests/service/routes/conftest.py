@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from service.app import create_app
 from service.runner import Runner
 from service.services import Readiness
-from service.settings import read_settings
+from tests.service.conftest import Served, settings_of
 
 Client = Callable[[Path], TestClient]
 
@@ -27,7 +27,7 @@ def post(client: TestClient, path: str, **body: Any) -> Any:
 @contextmanager
 def serving(artifact: Path, *flags: str) -> Iterator[TestClient]:
     """The app on an artifact, with flags, ready."""
-    settings = read_settings(["--model", str(artifact), "--workers", "1", *flags])
+    settings = settings_of(artifact, *flags)
     readiness = Readiness()
     app, services = create_app(settings, readiness)
     runner = Runner.load(artifact, settings, on_batch=services.model.observe_batch)
@@ -45,7 +45,6 @@ def client() -> Iterator[Client]:
 
 
 @pytest.fixture
-def fresh_client() -> Iterator[Client]:
-    """The app on an artifact, with nothing counted yet."""
-    with ExitStack() as stack:
-        yield lambda artifact: stack.enter_context(serving(artifact))
+def served(shared: Served) -> Served:
+    """In these files one app a module: a test that changes it, or counts, has its own by `serve`."""
+    return shared

@@ -84,7 +84,8 @@ def test_its_cost_is_refused_before_anything_runs(serve: Serve) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (413, "attention")
 
 
-def test_it_is_counted_as_attention(served: Served) -> None:
+def test_it_is_counted_as_attention(serve: Serve) -> None:
+    served = serve()
     encode(served, "cat")
     assert served.metric("polyhead_attention_requests_total") == 1
     assert served.metric("polyhead_attention_bytes_total") == 4 * 2 * (3 + 1)

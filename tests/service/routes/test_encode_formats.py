@@ -5,23 +5,16 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import load
-from starlette.testclient import TestClient
 
 from model.artifact import Artifact, read_manifest
 from service.answers.vectors import quantize
 from service.http.response import SAFETENSORS
 from tests.service.conftest import Served
-from tests.service.routes.conftest import Client
+from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import TaskArtifact
 
 TEXTS = ["The cat sat on the mat.", "It rained all day.", "A mat."]
 FORMATS = ["int8", "uint8", "binary", "ubinary"]
-
-
-def encode(client: TestClient, path: str = "/encode", **body: Any) -> Any:
-    response = client.post(path, json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
 
 
 def quantized(artifact: Path, vectors: Any, form: str) -> Any:
@@ -35,14 +28,14 @@ def quantized(artifact: Path, vectors: Any, form: str) -> Any:
 
 def test_every_format_is_sentence_transformers_own(client: Client, default_artifact: Path) -> None:
     asked = client(default_artifact)
-    vectors = encode(asked, inputs=TEXTS)["embeddings"]
+    vectors = post(asked, "/encode", inputs=TEXTS)["embeddings"]
     for form in FORMATS:
         expected = quantized(default_artifact, vectors, form)
-        found = encode(asked, inputs=TEXTS, encoding_format=form)["embeddings"]
+        found = post(asked, "/encode", inputs=TEXTS, encoding_format=form)["embeddings"]
         np.testing.assert_array_equal(found, expected, err_msg=form)
-        openai = encode(asked, "/v1/embeddings", input=TEXTS, encoding_format=form)["data"]
+        openai = post(asked, "/v1/embeddings", input=TEXTS, encoding_format=form)["data"]
         np.testing.assert_array_equal([entry["embedding"] for entry in openai], expected, err_msg=form)
-        cohere = encode(asked, "/v2/embed", texts=TEXTS, input_type="search_document", embedding_types=["float", form])
+        cohere = post(asked, "/v2/embed", texts=TEXTS, input_type="search_document", embedding_types=["float", form])
         assert cohere["embeddings"]["float"] == vectors
         np.testing.assert_array_equal(cohere["embeddings"][form], expected, err_msg=form)
         tensors = load(
@@ -56,11 +49,13 @@ def test_every_format_is_sentence_transformers_own(client: Client, default_artif
 
 def test_signs_of_the_first_dimensions_and_of_token_vectors(client: Client, default_artifact: Path) -> None:
     asked = client(default_artifact)
-    short = encode(asked, inputs=TEXTS, dimensions=64, normalize=False)["embeddings"]
-    found = encode(asked, inputs=TEXTS, dimensions=64, normalize=False, encoding_format="ubinary")["embeddings"]
+    short = post(asked, "/encode", inputs=TEXTS, dimensions=64, normalize=False)["embeddings"]
+    found = post(asked, "/encode", inputs=TEXTS, dimensions=64, normalize=False, encoding_format="ubinary")[
+        "embeddings"
+    ]
     np.testing.assert_array_equal(found, quantized(default_artifact, short, "ubinary"))
-    tokens = encode(asked, inputs=TEXTS, output="tokens")["embeddings"]
-    found = encode(asked, inputs=TEXTS, output="tokens", encoding_format="binary")["embeddings"]
+    tokens = post(asked, "/encode", inputs=TEXTS, output="tokens")["embeddings"]
+    found = post(asked, "/encode", inputs=TEXTS, output="tokens", encoding_format="binary")["embeddings"]
     for rows, expected in zip(found, tokens, strict=True):
         np.testing.assert_array_equal(rows, quantized(default_artifact, expected, "binary"))
 
@@ -74,7 +69,7 @@ def test_the_last_hidden_states_have_no_ranges(client: Client, multi_vector_enco
     asked = client(multi_vector_encoder.artifact)
     response = asked.post("/encode", json={"inputs": "a cat", "output": "tokens", "encoding_format": "uint8"})
     assert response.status_code == 422
-    found = encode(asked, inputs="a cat", encoding_format="ubinary")
+    found = post(asked, "/encode", inputs="a cat", encoding_format="ubinary")
     assert np.shape(found["embeddings"][0]) == (found["items"][0]["tokens"], 2)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from model.config_parts import Projection
 from service.requests.explain import ExplainAnswer
-from tests.service.conftest import Served
+from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import MAX_LENGTH, NUM_HEADS, attention_weights
 from tests.service.routes.test_encode import expected_vector, ids_of
 
@@ -30,7 +30,8 @@ def rolled_out(ids: list[int]) -> np.ndarray[Any, Any]:
     return np.asarray(followed.mean(axis=0))
 
 
-def test_cells_add_up_to_the_similarity_that_encode_gives(served: Served) -> None:
+def test_cells_add_up_to_the_similarity_that_encode_gives(serve: Serve) -> None:
+    served = serve()
     answer = explain(served).json()
     ExplainAnswer.model_validate(answer)
     expected = expected_vector(ids_of(A)) @ expected_vector(ids_of(B))
@@ -39,10 +40,9 @@ def test_cells_add_up_to_the_similarity_that_encode_gives(served: Served) -> Non
     assert cells.shape == (len(ids_of(A)), len(ids_of(B)))
     assert cells.sum() == pytest.approx(expected, abs=1e-6)
     assert answer["usage"] == {"tokens": len(ids_of(A)) + len(ids_of(B))}
-
-
-def test_saliency_is_the_mean_row_of_the_rollout(served: Served) -> None:
-    answer = explain(served).json()
+    assert "prompt" not in answer
+    assert served.metric("polyhead_attention_requests_total") == 1
+    assert served.metric("polyhead_texts_total") == 2
     for side, text in (("a", A), ("b", B)):
         assert answer[side]["tokens"][1:-1] == text.split()
         assert answer[side]["offsets"][1] == [0, len(text.split()[0])]
@@ -68,11 +68,12 @@ def test_long_texts_are_cut_or_refused(served: Served) -> None:
     assert f"{MAX_LENGTH + 2} tokens" in refused.json()["error"]["message"]
 
 
-def test_a_model_that_projects_says_that_it_cannot_be_explained(served: Served) -> None:
-    manifest = served.engine.manifest
-    config = dataclasses.replace(manifest.config, projections=(Projection(size=4),))
-    artifact = dataclasses.replace(served.engine.artifact, manifest=dataclasses.replace(manifest, config=config))
-    served.engine.artifact = artifact
+def test_a_model_that_projects_says_that_it_cannot_be_explained(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dataclasses.replace(served.engine.config, projections=(Projection(size=4),))
+    manifest = dataclasses.replace(served.engine.manifest, config=config)
+    monkeypatch.setattr(served.engine, "artifact", dataclasses.replace(served.engine.artifact, manifest=manifest))
     response = explain(served)
     assert response.status_code == 422
     assert "projects its pooled vector to 4 dimensions" in response.json()["error"]["message"]
@@ -86,7 +87,6 @@ def test_a_prompt_goes_before_both_texts(served: Served) -> None:
     expected = expected_vector(ids_of(f"a slow {A}")) @ expected_vector(ids_of(f"a slow {B}"))
     assert answer["similarity"] == pytest.approx(expected, abs=1e-6)
     assert explain(served, prompt_name="query").json()["error"]["param"] == "prompt_name"
-    assert "prompt" not in explain(served).json()
 
 
 def test_a_head_mask_goes_to_both_texts(served: Served) -> None:
@@ -96,9 +96,3 @@ def test_a_head_mask_goes_to_both_texts(served: Served) -> None:
         assert found is not None
         np.testing.assert_array_equal(found, np.tile(np.array([1, 0, 1, 1, 0.25], np.float32), (len(found), 1)))
     assert explain(served, head_mask=[[9, 0, 0]]).json()["error"]["param"] == "head_mask.0"
-
-
-def test_it_counts_as_a_request_with_attention(served: Served) -> None:
-    explain(served)
-    assert served.metric("polyhead_attention_requests_total") == 1
-    assert served.metric("polyhead_texts_total") == 2

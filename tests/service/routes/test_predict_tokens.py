@@ -4,11 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from starlette.testclient import TestClient
 
 from polyhead import Engine
 from service.requests.explain import ExplainedScores
-from tests.service.routes.conftest import Client
+from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import LONGEST, TaskArtifact
 
 TEXTS = ["the cats sat on the mats.", "lower newest wider: abc123 naïve café!", "a", ""]
@@ -28,12 +27,6 @@ def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
         assert one["score"] == pytest.approx(float(other["score"]), abs=1e-5)
 
 
-def predict(client: TestClient, inputs: Any, **body: Any) -> Any:
-    response = client.post("/predict", json={"inputs": inputs, **body})
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
 @pytest.mark.parametrize("aggregation", ["none", "simple", "first", "average", "max"])
 def test_entities_are_those_of_the_pipeline(
     client: Client, token_classifier: TaskArtifact, pipeline: Any, aggregation: str
@@ -41,7 +34,7 @@ def test_entities_are_those_of_the_pipeline(
     asked = client(token_classifier.artifact)
     expected = [pipeline(text, aggregation_strategy=aggregation, ignore_labels=["B-LOC"]) for text in TEXTS]
     assert sum(map(len, expected)) >= 4
-    found = predict(asked, TEXTS, level="tokens", aggregation=aggregation, ignore_labels=["B-LOC"])
+    found = post(asked, "/predict", inputs=TEXTS, level="tokens", aggregation=aggregation, ignore_labels=["B-LOC"])
     parameters = {"aggregation_strategy": aggregation, "ignore_labels": ["B-LOC"]}
     theirs = asked.post("/", json={"inputs": TEXTS[0], "parameters": parameters}).json()
     for one, other in zip([*found, theirs], [*expected, expected[0]], strict=True):
@@ -60,11 +53,10 @@ def test_a_long_text_is_read_in_windows_and_joined(
     import torch  # noqa: PLC0415 - seconds to import
 
     asked = client(token_classifier.artifact)
-    answer = asked.post(
-        "/encode", json={"inputs": LONG, "long_texts": "windows", "entities": {"overlap": 10, "ignore_labels": []}}
-    ).json()
-    (whole,) = asked.post("/encode", json={"inputs": LONG, "long_texts": "windows"}).json()["scores"]
-    found = predict(asked, LONG, overlap=10, ignore_labels=[])
+    wanted = {"overlap": 10, "ignore_labels": []}
+    answer = post(asked, "/encode", inputs=LONG, long_texts="windows", entities=wanted)
+    (whole,) = post(asked, "/encode", inputs=LONG, long_texts="windows")["scores"]
+    found = post(asked, "/predict", inputs=LONG, overlap=10, ignore_labels=[])
     same(found, answer["entities"][0])
     tokens = pipeline.tokenizer(LONG, truncation=False, verbose=False)["input_ids"]
     assert len(whole) == len(tokens) > 2 * LONGEST
@@ -73,11 +65,10 @@ def test_a_long_text_is_read_in_windows_and_joined(
     with torch.inference_mode():
         logits = pipeline.model(first).logits[0].softmax(dim=-1)
     torch.testing.assert_close(torch.tensor(whole[:40]), logits[:40], atol=1e-5, rtol=0)
-    cut = predict(asked, LONG, truncate=True, ignore_labels=[])
+    cut = post(asked, "/predict", inputs=LONG, truncate=True, ignore_labels=[])
     assert cut[-1]["end"] < found[-1]["end"] == len(LONG.rstrip())
-    assert cut == predict(asked, LONG, truncate=True, ignore_labels=[], parameters={"stride": 10}), (
-        "as the client sends"
-    )
+    as_the_client_sends = {"truncate": True, "ignore_labels": [], "parameters": {"stride": 10}}
+    assert cut == post(asked, "/predict", inputs=LONG, **as_the_client_sends)
     assert asked.post("/predict", json={"inputs": LONG, "truncate": False}).status_code == 413
 
 

@@ -1,16 +1,12 @@
 """What each route refuses on a model of each kind, with the status and the words: a row a mistake."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 
-from service.settings import read_settings
-from tests.service.conftest import Served
-from tests.service.fake_engine import CLS, HIDDEN_SIZE, SEP, FakeBackend
+from tests.service.fake_engine import CLS, HIDDEN_SIZE, SEP
 from tests.service.routes.conftest import Client
 from tests.task_artifacts import LONGEST, TaskArtifact
 
@@ -18,15 +14,6 @@ WRONG_TASK = "drawn is served here for classification"
 LONG = "dog " * 40
 PAIR = {"source_sentence": "cat", "sentences": ["cat"]}
 Row = tuple[Any, str] | tuple[Any, str, int]  # the change of the body, words of the message, the status if not 422
-OPENAI_INPUTS: list[Any] = [
-    {},
-    ({"input": []}, "input: "),
-    ({"input": ["cat", 1]}, "input: "),
-    ({"input": None}, "input: "),
-    ({}, "input: "),
-    ({"input": "cat", "encoding_format": "float16"}, "encoding_format: "),
-    ({"input": "cat", "dimensions": 1000}, "dimensions: "),
-]
 # By model and path: a body that is answered, then its changes that are refused, each with its message.
 REFUSED: Mapping[str, Sequence[Any]] = {
     "default_artifact /encode": [
@@ -98,6 +85,10 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         {"inputs": "cat"},
         ({"raw_scores": True}, "raw_scores: the answer has no scores"),
         ({"pair_truncation": "only_first"}, "pair_truncation: it is for pairs"),
+        ({"prompt": "a ", "prompt_name": "query"}, "prompt: give either prompt or prompt_name"),
+        ({"prompt_name": "query"}, "prompt_name: this model has no named prompts; give its text as prompt"),
+        ({"inputs": [2, 5, 3], "prompt": "a "}, "prompt: token ids are used as given"),
+        ({"prompt": "a" * 1025}, "prompt: String should have at most 1024 characters"),
         ({"attention": {"form": "decomposition", "layers": "all"}}, "attention.layers: "),
         ({"attention": {"form": "decomposition", "heads": [0]}}, "attention.heads: "),
         ({"attention": {"form": "decomposition", "queries": "cls"}}, "attention.queries: "),
@@ -332,8 +323,16 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"output_dimension": 1000}, "output_dimension: expected 1 to 384"),
         ({"truncate": "NONE", "texts": ["cat " * 600]}, "texts[0]: 602 tokens", 413),
     ],
-    "fake /v1/embeddings": OPENAI_INPUTS,
-    "fake /embeddings": OPENAI_INPUTS,
+    "fake /v1/embeddings": [
+        {},
+        ({"input": []}, "input: "),
+        ({"input": ["cat", 1]}, "input: "),
+        ({"input": None}, "input: "),
+        ({}, "input: "),
+        ({"input": "cat", "encoding_format": "float16"}, "encoding_format: "),
+        ({"input": "cat", "dimensions": 1000}, "dimensions: "),
+    ],
+    "fake /embeddings": [{}, ({"input": "cat", "dimensions": 1000}, "dimensions: ")],
     "fake /embed": [
         {},
         ({"inputs": []}, "inputs: the list is empty"),
@@ -374,23 +373,14 @@ REFUSED: Mapping[str, Sequence[Any]] = {
 CASES = [(*key.split()[:2], body, row) for key, (body, *rows) in REFUSED.items() for row in rows]
 
 
-@pytest.fixture(scope="module")
-def fake(fake_artifact: Path) -> Iterator[TestClient]:
-    """The app on a model that computes nothing."""
-    served = Served(read_settings(["--model", str(fake_artifact), "--workers", "1"]), FakeBackend())
-    served.start()
-    yield served.client
-    served.engine.close(5)
-
-
 @pytest.mark.parametrize(
     ("model", "path", "body", "row"), CASES, ids=[f"{model} {path} {row[1]}" for model, path, _, row in CASES]
 )
 def test_a_mistake_is_refused_by_name(
     request: pytest.FixtureRequest, client: Client, model: str, path: str, body: dict[str, Any], row: Row
 ) -> None:
-    made: Any = request.getfixturevalue(model)
-    asked = made if model == "fake" else client(made.artifact if isinstance(made, TaskArtifact) else made)
+    made: Any = request.getfixturevalue("served" if model == "fake" else model)
+    asked = made.client if model == "fake" else client(made.artifact if isinstance(made, TaskArtifact) else made)
     change, words, *status = row
     response = asked.post(path, json=change if isinstance(change, list) else {**body, **change})
     assert response.status_code == (status[0] if status else 422), response.text

@@ -1,5 +1,6 @@
 """Zero-shot labels: as the pipeline of `transformers` ranks them, by cosines, and the requests refused."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,29 +9,36 @@ import pytest
 from polyhead import Engine
 from service.errors import TooLarge, WrongTask
 from service.requests.zero_shot import ZeroShotRequest
-from tests.service.routes.conftest import Client
+from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import LONGEST, TaskArtifact
 
 TEXTS = ["the cats sat on the mats.", "lower newest wider: abc123 café!", "the cat sat " * LONGEST]
 LABELS = ["cats", "the weather, or not", "wider"]
 
 
-@pytest.mark.parametrize("labels", [LABELS, LABELS[:1]], ids=len)
-@pytest.mark.parametrize("multi_label", [False, True])
-def test_labels_are_ranked_as_by_the_pipeline(
-    client: Client, classifier: TaskArtifact, labels: list[str], *, multi_label: bool
-) -> None:
+@pytest.fixture(scope="module")
+def pipeline(classifier: TaskArtifact) -> Any:
     from transformers import pipeline  # noqa: PLC0415 - seconds to import
 
-    theirs: Any = pipeline("zero-shot-classification", str(classifier.folder), device="cpu")
+    return pipeline("zero-shot-classification", str(classifier.folder), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def engine(classifier: TaskArtifact) -> Iterator[Engine]:
+    with Engine.load(classifier.artifact) as loaded:
+        yield loaded
+
+
+@pytest.mark.parametrize(("labels", "multi_label"), [(LABELS, False), (LABELS, True), (LABELS[:1], False)])
+def test_labels_are_ranked_as_by_the_pipeline(
+    client: Client, classifier: TaskArtifact, pipeline: Any, engine: Engine, labels: list[str], *, multi_label: bool
+) -> None:
     options: Any = {"hypothesis_template": "on the {} mats.", "multi_label": multi_label}
-    body = {"inputs": TEXTS, "candidate_labels": labels, **options}
-    answer = client(classifier.artifact).post("/zero-shot", json=body).json()
-    with Engine.load(classifier.artifact) as engine:
-        from_python = engine.zero_shot(iter(TEXTS), labels, **options)
+    answer = post(client(classifier.artifact), "/zero-shot", inputs=TEXTS, candidate_labels=labels, **options)
+    from_python = engine.zero_shot(iter(TEXTS), labels, **options)
     assert answer["method"] == "entailment"
     for text, found, own in zip(TEXTS, answer["results"], from_python, strict=True):
-        expected = theirs(text, labels, **options)
+        expected = pipeline(text, labels, **options)
         assert found["labels"] == own[0] == expected["labels"]
         np.testing.assert_allclose(found["scores"], expected["scores"], atol=1e-5)
         np.testing.assert_allclose(found["scores"], own[1], atol=1e-6)
@@ -42,10 +50,8 @@ def test_an_embedder_ranks_by_cosines(client: Client, embedder: TaskArtifact) ->
     vectors = np.array(asked.post("/encode", json={"inputs": [TEXTS[0], "cats", "wider", "a"]}).json()["embeddings"])
     cosines = vectors[1:] @ vectors[0]
     (found,) = answer["results"]
-    assert (answer["method"], found["labels"]) == (
-        "cosine",
-        [["cats", "wider", "a"][at] for at in np.argsort(-cosines)],
-    )
+    assert answer["method"] == "cosine"
+    assert found["labels"] == [["cats", "wider", "a"][at] for at in np.argsort(-cosines)]
     np.testing.assert_allclose(found["scores"], np.sort(cosines)[::-1], atol=1e-6)
 
 

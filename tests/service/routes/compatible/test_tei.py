@@ -11,14 +11,14 @@ from tests.service.routes.conftest import Client
 from tests.task_artifacts import TaskArtifact
 
 
-@pytest.mark.parametrize("path", ["/embed", "/"])
 @pytest.mark.parametrize("inputs", ["the cat", ["the cat", "dog"], [CLS, 5, SEP], [[CLS, 5, SEP]]])
 @pytest.mark.parametrize("options", [{}, {"normalize": False}, {"dimensions": 3}])
-def test_embed_answers_the_vectors_of_encode(served: Served, path: str, inputs: Any, options: dict[str, Any]) -> None:
+def test_embed_answers_the_vectors_of_encode(served: Served, inputs: Any, options: dict[str, Any]) -> None:
     body = {"inputs": inputs, **options}
-    response = served.client.post(path, json={**body, "truncate": None, "truncation_direction": "Right", "new": 1})
+    response = served.client.post("/embed", json={**body, "truncate": None, "truncation_direction": "Right", "new": 1})
     Vectors.model_validate_json(response.content, strict=True)
     assert response.json() == served.encode(body).json()["embeddings"]
+    assert served.client.post("/", json=body).json() == response.json()
 
 
 def test_embed_all_answers_the_last_hidden_states(served: Served) -> None:
@@ -52,9 +52,6 @@ def test_failures_outside_the_route_have_teis_shape_too(serve: Serve) -> None:
     response = served.client.post("/embed", json={"inputs": "slow"})
     assert response.status_code == 500
     assert response.json()["error_type"] == "Backend"
-
-
-def test_health_is_that_of_a_server_that_takes_traffic(served: Served) -> None:
     assert served.client.get("/health").status_code == 200
     served.readiness.drain()
     assert served.client.get("/health").status_code == 503
