@@ -43,8 +43,8 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def attention_of(served: Served, inputs: Any = TEXT, **options: Any) -> dict[str, Any]:
-    response = served.encode({"inputs": inputs, "attention": options})
+def attention_of(shared: Served, inputs: Any = TEXT, **options: Any) -> dict[str, Any]:
+    response = shared.encode({"inputs": inputs, "attention": options})
     assert response.status_code == 200, response.text
     EncodeAnswer.model_validate_json(response.content, strict=True)
     entry: dict[str, Any] = response.json()["attention"][0]
@@ -52,9 +52,9 @@ def attention_of(served: Served, inputs: Any = TEXT, **options: Any) -> dict[str
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_weights_equal_their_definition(served: Served, options: dict[str, Any]) -> None:
-    answer = served.encode({"inputs": TEXT, "attention": options}).json()
-    assert answer["embeddings"] == served.encode({"inputs": TEXT}).json()["embeddings"], "whatever is asked for"
+def test_weights_equal_their_definition(shared: Served, options: dict[str, Any]) -> None:
+    answer = shared.encode({"inputs": TEXT, "attention": options}).json()
+    assert answer["embeddings"] == shared.encode({"inputs": TEXT}).json()["embeddings"], "whatever is asked for"
     found = answer["attention"][0]["weights"]
     expected = transformed(MAPS, options, special=SPECIAL, word_ids=WORDS)
     assert len(found) == len(expected)
@@ -67,98 +67,75 @@ def test_weights_equal_their_definition(served: Served, options: dict[str, Any])
     [options for options in OPTIONS if options.get("reduce") != "rollout" and not options.get("renormalise")],
     ids=str,
 )
-@pytest.mark.parametrize("encoding_format", ["float", "base64"])
-def test_norms_are_weights_times_the_norms_of_values(
-    served: Served, options: dict[str, Any], encoding_format: str
-) -> None:
+def test_norms_are_weights_times_the_norms_of_values(shared: Served, options: dict[str, Any]) -> None:
     weighted = [
         maps * value_norms(np.array(IDS), layer)[:, np.newaxis].astype(np.float64) for layer, maps in enumerate(MAPS)
     ]
-    body = {"inputs": TEXT, "encoding_format": encoding_format, "attention": {**options, "form": "norms"}}
-    response = served.encode(body)
-    EncodeAnswer.model_validate_json(response.content, strict=True)
-    entry = response.json()["attention"][0]
-    assert entry["form"] == "norms"
+    entry = attention_of(shared, **options, form="norms")
+    assert (entry["form"], shared.backend.batches[-1].wants_norms) == ("norms", True)
     expected = transformed(weighted, options, special=SPECIAL, word_ids=WORDS)
-    found = [as_array(layer) for layer in entry["weights"]]
-    for maps, wanted in zip(found, expected, strict=True):
-        np.testing.assert_allclose(maps.reshape(wanted.shape), wanted, rtol=0, atol=2e-6)
+    for maps, wanted in zip(entry["weights"], expected, strict=True):
+        np.testing.assert_allclose(np.array(maps).reshape(wanted.shape), wanted, rtol=0, atol=2e-6)
 
 
-def as_array(layer: Any) -> np.ndarray[Any, Any]:
-    if isinstance(layer, dict):
-        return np.frombuffer(base64.b64decode(layer["data"]), layer["dtype"]).reshape(layer["shape"])
-    return np.array(layer)
-
-
-def test_the_largest_norms_and_the_sum_of_the_others(served: Served) -> None:
-    entry = attention_of(served, layers=[1], form="norms", top_k=2)
+def test_the_largest_norms_and_the_sum_of_the_others(shared: Served) -> None:
+    entry = attention_of(shared, layers=[1], form="norms", top_k=2)
     expected = MAPS[1] * value_norms(np.array(IDS), 1)[:, np.newaxis]
     largest = -np.sort(-expected, axis=-1)[..., :2]
     np.testing.assert_allclose(entry["weights"], [largest], rtol=1e-6)
     np.testing.assert_allclose(entry["left_out"], [expected.sum(axis=-1) - largest.sum(axis=-1)], atol=2e-6)
 
 
-def test_norms_are_computed_only_where_asked_for(served: Served) -> None:
-    attention_of(served, layers=[1])
-    attention_of(served, layers=[1], form="norms")
-    assert [batch.wants_norms for batch in served.backend.batches] == [False, True]
-    assert "form" not in attention_of(served, layers=[1])
-
-
 @pytest.mark.parametrize("reduce", ["mean", "max"])
-def test_a_reduced_answer_says_so_and_keeps_its_axes(served: Served, reduce: str) -> None:
-    entry = attention_of(served, layers=[1, 2, 0], reduce=reduce)
+def test_a_reduced_answer_says_so_and_keeps_its_axes(shared: Served, reduce: str) -> None:
+    entry = attention_of(shared, layers=[1, 2, 0], reduce=reduce)
     assert entry["reduce"] == reduce
     assert entry["layers"] == [1, 2, 0]
     assert entry["heads"] == [[0, 1, 2], [], [0, 1]]
     assert [len(maps) for maps in entry["weights"]] == [1, 0, 1]
-    assert "reduce" not in attention_of(served, layers=[1])
+    assert not {"reduce", "form"} & attention_of(shared, layers=[1]).keys()
+    assert not shared.backend.batches[-1].wants_norms
 
 
-def test_a_rollout_goes_through_every_layer_whatever_was_asked_for(served: Served) -> None:
-    entry = attention_of(served, layers=[1], reduce="rollout")
-    assert served.backend.batches[-1].attention_layers == (0, 1, 2)
+def test_a_rollout_goes_through_every_layer_whatever_was_asked_for(shared: Served) -> None:
+    entry = attention_of(shared, layers=[1], reduce="rollout")
+    assert shared.backend.batches[-1].attention_layers == (0, 1, 2)
     assert (entry["reduce"], entry["layers"]) == ("rollout", [0, 1, 2])
     assert np.array(entry["weights"]).shape == (1, 1, 6, 6)
     np.testing.assert_allclose(np.array(entry["weights"]).sum(axis=-1), 1, atol=1e-6)
 
 
-def test_words_stand_in_place_of_tokens(served: Served) -> None:
-    entry = attention_of(served, layers=[0], level="word")
+def test_words_stand_in_place_of_tokens_and_special_ones_are_left_out_where_asked_for(shared: Served) -> None:
+    entry = attention_of(shared, layers=[0], level="word")
     assert entry["words"] == ["[CLS]", "The", "cats", "sat", "[SEP]"]
     assert entry["offsets"] == [[0, 0], [0, 3], [4, 8], [9, 12], [0, 0]]
     assert "tokens" not in entry
-    np.testing.assert_allclose(np.array(entry["weights"]).sum(axis=-1), 1, atol=1e-6)
-
-
-def test_special_tokens_are_not_listed_where_they_are_excluded(served: Served) -> None:
-    entry = attention_of(served, layers=[0], exclude_special=True)
+    entry = attention_of(shared, layers=[0], exclude_special=True)
     assert (entry["tokens"], entry["offsets"]) == (TOKENS[1:-1], OFFSETS[1:-1])
-    entry = attention_of(served, layers=[0], exclude_special=True, level="word")
+    entry = attention_of(shared, layers=[0], exclude_special=True, level="word")
     assert (entry["words"], entry["offsets"]) == (["The", "cats", "sat"], [[0, 3], [4, 8], [9, 12]])
 
 
-@pytest.mark.parametrize("level", ["token", "word"])
-@pytest.mark.parametrize("top_k", [None, 2])
-@pytest.mark.parametrize("reduce", ["none", "mean", "rollout"])
-def test_a_text_of_special_tokens_only(served: Served, level: str, top_k: int | None, reduce: str) -> None:
+@pytest.mark.parametrize(
+    ("level", "top_k", "reduce"), [("token", None, "none"), ("word", 2, "mean"), ("word", None, "rollout")]
+)
+def test_a_text_of_special_tokens_only(shared: Served, level: str, top_k: int | None, reduce: str) -> None:
     options = {"layers": [0], "exclude_special": True, "level": level, "top_k": top_k, "reduce": reduce}
-    entry = attention_of(served, "", **options)
+    entry = attention_of(shared, "", **options)
     assert entry["words" if level == "word" else "tokens"] == []
     assert np.array(entry["weights"]).size == 0
-    entry = attention_of(served, "", **options, queries="cls")
+    entry = attention_of(shared, "", **options, queries="cls")
     assert np.array(entry["weights"]).shape == (1, 2 if reduce == "none" else 1, 1, 0)
 
 
-def test_special_tokens_among_token_ids_are_those_the_tokenizer_adds(served: Served) -> None:
-    entry = attention_of(served, IDS, layers=[0], exclude_special=True)
+def test_special_tokens_among_token_ids_are_those_the_tokenizer_adds(shared: Served) -> None:
+    entry = attention_of(shared, IDS, layers=[0], exclude_special=True)
     assert (entry["tokens"], entry["offsets"]) == (TOKENS[1:-1], None)
     np.testing.assert_allclose(entry["weights"][0], MAPS[0][:, 1:-1, 1:-1], atol=1e-6)
 
 
-def test_top_k_are_the_largest_and_the_mass_left_out(served: Served) -> None:
-    entry = attention_of(served, layers=[1, 0], top_k=2)
+def test_top_k_are_the_largest_and_the_mass_left_out(shared: Served) -> None:
+    entry = attention_of(shared, layers=[1, 0], top_k=2)
     for layer, indices, weights, left_out in zip(
         [1, 0], entry["indices"], entry["weights"], entry["left_out"], strict=True
     ):
@@ -169,11 +146,11 @@ def test_top_k_are_the_largest_and_the_mass_left_out(served: Served) -> None:
         np.testing.assert_allclose(left_out, 1 - largest.sum(axis=-1, dtype=np.float64), atol=1e-6)
 
 
-def test_base64_holds_the_same_numbers(served: Served) -> None:
+def test_base64_holds_the_same_numbers(shared: Served) -> None:
     body = {"inputs": TEXT, "attention": {"layers": "all", "top_k": 3}}
-    response = served.encode({**body, "encoding_format": "base64"})
+    response = shared.encode({**body, "encoding_format": "base64"})
     EncodeAnswer.model_validate_json(response.content, strict=True)
-    plain, packed = served.encode(body).json()["attention"][0], response.json()["attention"][0]
+    plain, packed = shared.encode(body).json()["attention"][0], response.json()["attention"][0]
     for field, dtype in (("indices", "int32"), ("weights", "float32"), ("left_out", "float32")):
         for layer, tensor in zip(plain[field], packed[field], strict=True):
             assert tensor["dtype"] == dtype
@@ -181,8 +158,8 @@ def test_base64_holds_the_same_numbers(served: Served) -> None:
             np.testing.assert_array_equal(np.array(layer, dtype).reshape(data.shape), data)
 
 
-def test_statistics_stand_in_place_of_weights(served: Served) -> None:
-    entry = attention_of(served, form="stats", layers=[1, 2], heads="all")
+def test_statistics_stand_in_place_of_weights(shared: Served) -> None:
+    entry = attention_of(shared, form="stats", layers=[1, 2], heads="all")
     assert set(entry) == {"layers", "heads", "statistics"}
     assert tuple(entry["statistics"]) == STATISTICS
     assert entry["statistics"]["repeated_token"] is None
@@ -190,9 +167,9 @@ def test_statistics_stand_in_place_of_weights(served: Served) -> None:
         assert values is None or [len(layer) for layer in values] == [3, 0]
 
 
-def test_statistics_of_token_ids_and_repeated_tokens(served: Served) -> None:
-    by_text = attention_of(served, "the cat the", form="stats", layers=[0])["statistics"]
-    by_ids = attention_of(served, [CLS, 4, 5, 4, SEP], form="stats", layers=[0])["statistics"]
+def test_statistics_of_token_ids_and_repeated_tokens(shared: Served) -> None:
+    by_text = attention_of(shared, "the cat the", form="stats", layers=[0])["statistics"]
+    by_ids = attention_of(shared, [CLS, 4, 5, 4, SEP], form="stats", layers=[0])["statistics"]
     assert by_ids == by_text
     maps = attention_weights(np.array([CLS, 4, 5, 4, SEP]), 0)
     np.testing.assert_allclose(by_text["repeated_token"], [(maps[:, 1, 3] + maps[:, 3, 1]) / 2], rtol=1e-5)
@@ -219,12 +196,12 @@ def read_tensors(content: bytes, directory: Path) -> tuple[dict[str, Any], dict[
 
 
 @pytest.mark.parametrize("encoding_format", ["float", "float16"])
-def test_safetensors_hold_what_json_holds(served: Served, tmp_path: Path, encoding_format: str) -> None:
+def test_safetensors_hold_what_json_holds(shared: Served, tmp_path: Path, encoding_format: str) -> None:
     body = {"inputs": [TEXT, "dog"], "attention": {"layers": [1, 0], "heads": [1, 0]}}
-    response = served.encode({**body, "encoding_format": encoding_format}, accept=SAFETENSORS)
+    response = shared.encode({**body, "encoding_format": encoding_format}, accept=SAFETENSORS)
     assert response.headers["content-type"] == SAFETENSORS
     tensors, rest = read_tensors(response.content, tmp_path)
-    plain = served.encode(body).json()
+    plain = shared.encode(body).json()
     assert set(tensors) == {"embeddings", "attention.0", "attention.1"}
     np.testing.assert_array_equal(tensors["embeddings"], np.array(plain.pop("embeddings"), np.float32))
     for index, entry in enumerate(plain["attention"]):
@@ -234,9 +211,9 @@ def test_safetensors_hold_what_json_holds(served: Served, tmp_path: Path, encodi
     assert rest == plain
 
 
-def test_layers_that_differ_in_heads_are_tensors_of_their_own(served: Served, tmp_path: Path) -> None:
+def test_layers_that_differ_in_heads_are_tensors_of_their_own(shared: Served, tmp_path: Path) -> None:
     body = {"inputs": TEXT, "attention": {"layers": "all", "top_k": 2}}
-    tensors, _ = read_tensors(served.encode(body, accept=SAFETENSORS).content, tmp_path)
+    tensors, _ = read_tensors(shared.encode(body, accept=SAFETENSORS).content, tmp_path)
     assert {name: array.shape for name, array in tensors.items() if name != "embeddings"} == {
         **{f"attention.0.{layer}": (heads, 6, 2) for layer, heads in enumerate(NUM_HEADS)},
         **{f"attention.0.{layer}.indices": (heads, 6, 2) for layer, heads in enumerate(NUM_HEADS)},
@@ -245,25 +222,25 @@ def test_layers_that_differ_in_heads_are_tensors_of_their_own(served: Served, tm
     assert tensors["attention.0.0.indices"].dtype == np.int32
 
 
-def test_vectors_of_tokens_and_statistics_in_safetensors(served: Served, tmp_path: Path) -> None:
+def test_vectors_of_tokens_and_statistics_in_safetensors(shared: Served, tmp_path: Path) -> None:
     body = {"inputs": [TEXT, "dog"], "output": "tokens", "attention": {"layers": [0], "form": "stats"}}
-    tensors, rest = read_tensors(served.encode(body, accept=SAFETENSORS).content, tmp_path)
-    plain = served.encode(body).json()
+    tensors, rest = read_tensors(shared.encode(body, accept=SAFETENSORS).content, tmp_path)
+    plain = shared.encode(body).json()
     assert set(tensors) == {"embeddings.0", "embeddings.1"}
     np.testing.assert_array_equal(tensors["embeddings.1"], np.array(plain["embeddings"][1], np.float32))
     assert rest["attention"] == plain["attention"]
 
 
-def test_only_encode_answers_safetensors(served: Served) -> None:
-    response = served.client.post("/tokenize", json={"inputs": TEXT}, headers={"accept": SAFETENSORS})
+def test_only_encode_answers_safetensors(shared: Served) -> None:
+    response = shared.client.post("/tokenize", json={"inputs": TEXT}, headers={"accept": SAFETENSORS})
     assert (response.status_code, response.json()["error"]["param"]) == (406, "Accept")
 
 
-def test_float16_is_for_safetensors_and_base64_for_json(served: Served) -> None:
+def test_float16_is_for_safetensors_and_base64_for_json(shared: Served) -> None:
     for body, headers in (
         ({"inputs": TEXT, "encoding_format": "float16"}, {}),
         ({"inputs": TEXT, "encoding_format": "base64"}, {"accept": SAFETENSORS}),
     ):
-        response = served.encode(body, **headers)
+        response = shared.encode(body, **headers)
         assert (response.status_code, response.json()["error"]["param"]) == (422, "encoding_format")
-    assert not served.backend.batches
+    assert not shared.backend.batches

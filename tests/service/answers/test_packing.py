@@ -125,5 +125,5 @@ def test_what_attention_never_is_converts_too(value: float) -> None:
     assert same(np.array([0.5, value], dtype=np.float32))
 
 
-def test_nothing() -> None:
+def test_of_no_number_there_is_none() -> None:
     assert as_half(np.zeros((0, 3), np.float32)).shape == (0, 3)

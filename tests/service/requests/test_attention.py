@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.answers.attention import make_maps, make_statistics
@@ -45,9 +45,8 @@ def draw_attentions(counts: list[int], length: int) -> dict[int, Any]:
     return {layer: drawn[layer, :count] for layer, count in enumerate(counts)}
 
 
-@settings(deadline=None)
 @given(cases())
-def test_bytes_announced_are_bytes_answered(case: Any) -> None:
+def test_maps_equal_the_definition_and_have_the_bytes_announced(case: Any) -> None:
     counts, request, texts = case
     selection = select_attention(request, counts)
     inputs = TOKENIZER.encode_now(texts)
@@ -61,36 +60,24 @@ def test_bytes_announced_are_bytes_answered(case: Any) -> None:
     assert all(array.flags.c_contiguous for array in arrays)
     computed = [each[layer] for each in attentions for layer in selection.computed_layers]
     assert selection.work_bytes([len(item.input_ids) for item in inputs]) == sum(array.nbytes for array in computed)
-
-
-@settings(deadline=None)
-@given(cases())
-def test_maps_equal_the_definition(case: Any) -> None:
-    counts, request, texts = case
-    request = request.model_copy(update={"top_k": None})
-    selection = select_attention(request, counts)
-    inputs = TOKENIZER.encode_now(texts)
-    for item, axes in zip(inputs, plan_axes(request, inputs, TOKENIZER), strict=True):
-        attentions = draw_attentions(counts, len(item.input_ids))
+    whole = select_attention(request.model_copy(update={"top_k": None}), counts)
+    for item, weights, own in zip(inputs, attentions, axes, strict=True):
         assert item.encoding
         expected = transformed(
-            list(attentions.values()),
-            {**request.model_dump(), "layers": list(selection.layers), "heads": list(selection.heads or ()) or "all"},
+            list(weights.values()),
+            {**whole.options.model_dump(), "layers": list(whole.layers), "heads": list(whole.heads or ()) or "all"},
             special=list(map(bool, item.encoding.special_tokens_mask)),
             word_ids=item.encoding.word_ids,
         )
-        found = make_maps(attentions, selection, axes)["weights"]
+        found = make_maps(weights, whole, own)["weights"]
         assert [maps.shape for maps in found] == [maps.shape for maps in expected]
         for maps, wanted in zip(found, expected, strict=True):
             np.testing.assert_allclose(maps, wanted, rtol=0, atol=1e-6)
-            whole = not request.exclude_special or request.renormalise
-            if whole and request.reduce != "max" and axes.keys:
-                sums = maps.sum(axis=-1, dtype=np.float64)
+            if request.renormalise and request.reduce != "max" and own.keys:
                 sums_to = wanted.sum(axis=-1) > 0  # all but rows that look at excluded tokens only
-                np.testing.assert_allclose(sums, sums_to, rtol=0, atol=1e-6)
+                np.testing.assert_allclose(maps.sum(axis=-1, dtype=np.float64), sums_to, rtol=0, atol=1e-6)
 
 
-@settings(deadline=None)
 @given(cases())
 def test_bytes_of_statistics(case: Any) -> None:
     counts, request, texts = case
@@ -114,42 +101,34 @@ def test_bytes_of_statistics(case: Any) -> None:
     assert selection.answer_bytes(axes) == sum(array.nbytes for array in defined) + 4 * heads * undefined
 
 
-HEADS = sum(NUM_HEADS)  # layers of 2, 3 and 0 heads
-
-
-def gates_of(served: Served, mask: Any, inputs: Any = "the cat") -> Any:
-    response = served.encode({"inputs": inputs, "head_mask": mask})
+def gates_of(shared: Served, mask: Any) -> Any:
+    response = shared.encode({"inputs": ["the cat", "a dog"], "head_mask": mask})
     assert response.status_code == 200, response.text
-    return served.backend.batches[-1].head_gates
+    return shared.backend.batches[-1].head_gates
 
 
-@pytest.mark.parametrize(
+@pytest.mark.parametrize(  # layers of 2, 3 and 0 heads
     ("mask", "expected"),
     [
         ([[0, 1, 0]], [1, 0, 1, 1, 1]),
         ([[1, 2, 0.25], [0, 0, 0.5]], [0.5, 1, 1, 1, 0.25]),
         ([[-3, -1, 0], [-2, -3, 0.0]], [1, 0, 0, 1, 1]),
         ([[1, 0, 1]], [1, 1, 1, 1, 1]),
-        ([[layer, head, 0] for layer, count in enumerate(NUM_HEADS) for head in range(count)], [0] * HEADS),
+        ([[layer, head, 0] for layer, count in enumerate(NUM_HEADS) for head in range(count)], [0] * sum(NUM_HEADS)),
     ],
 )
-def test_the_mask_becomes_a_gate_for_every_head(served: Served, mask: Any, expected: list[float]) -> None:
-    np.testing.assert_array_equal(gates_of(served, mask), np.array([expected], np.float32), strict=True)
+def test_the_mask_becomes_a_gate_for_every_head(shared: Served, mask: Any, expected: list[float]) -> None:
+    np.testing.assert_array_equal(gates_of(shared, mask), np.array([expected] * 2, np.float32), strict=True)
 
 
-def test_the_mask_is_for_every_input(served: Served) -> None:
-    gates = gates_of(served, [[0, 0, 0]], inputs=["the cat", "a dog", "a mat"])
-    np.testing.assert_array_equal(gates, np.array([[0, 1, 1, 1, 1]] * 3, np.float32))
+def test_no_mask_is_no_gates(shared: Served) -> None:
+    assert gates_of(shared, None) is None
+    assert gates_of(shared, []) is None
 
 
-@pytest.mark.parametrize("mask", [None, []])
-def test_no_mask_is_no_gates(served: Served, mask: Any) -> None:
-    assert gates_of(served, mask) is None
-
-
-def test_a_gate_that_is_no_number_at_all_is_refused(served: Served) -> None:
+def test_a_gate_that_is_no_number_at_all_is_refused(shared: Served) -> None:
     content = b'{"inputs": "the", "head_mask": [[0, 0, NaN]]}'
-    response = served.client.post("/encode", content=content, headers={"content-type": "application/json"})
+    response = shared.client.post("/encode", content=content, headers={"content-type": "application/json"})
     assert (response.status_code, response.json()["error"]["param"]) == (422, "head_mask.0")
 
 

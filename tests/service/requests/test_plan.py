@@ -56,8 +56,10 @@ CAT = {"inputs": "cat"}
     ("path", "flags", "at", "beyond", "status"),
     [*(("/encode", flags, CAT | at, CAT | beyond, status) for flags, at, beyond, status in ENCODE), *OTHERS],
 )
-def test_at_a_limit_and_beyond(serve: Serve, path: str, flags: str, at: Body, beyond: Body, status: int) -> None:
-    served = serve(*flags.split())
+def test_at_a_limit_and_beyond(
+    serve: Serve, shared: Served, path: str, flags: str, at: Body, beyond: Body, status: int
+) -> None:
+    served = serve(*flags.split()) if flags else shared
     taken = served.client.post(path, json=at)
     assert taken.status_code == 200, taken.text
     runs = len(served.backend.batches)
@@ -107,73 +109,51 @@ def used(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: answer[name] for name in ("prompt_name", "prompt") if name in answer}
 
 
-@pytest.mark.parametrize(
-    ("asked", "default", "before", "said"),
-    [
-        ({}, None, "", {}),
-        ({"prompt_name": "query"}, None, "the cat ", NAMED),
-        ({"prompt": "a mat "}, None, "a mat ", {"prompt": "a mat "}),
-        ({}, "query", "the cat ", NAMED),
-        ({"prompt_name": "passage"}, "query", "a dog ", {"prompt_name": "passage", "prompt": "a dog "}),
-        ({"prompt": ""}, "query", "", {}),
-        ({"prompt_name": "plain"}, "query", "", {"prompt_name": "plain", "prompt": ""}),
+ASKED: dict[str | None, list[tuple[Body, str, Body]]] = {  # by default prompt: what is asked, what it puts before, says
+    None: [
+        ({}, "", {}),
+        ({"prompt_name": "query"}, "the cat ", NAMED),
+        ({"prompt": "a mat "}, "a mat ", {"prompt": "a mat "}),
     ],
-)
-def test_a_prompt_is_the_text_before_each_text(
-    prompted: Callable[..., Served], asked: dict[str, Any], default: str | None, before: str, said: dict[str, Any]
-) -> None:
-    served = prompted(default)
-    texts = ["sat on", "run"]
-    answer = served.encode({"inputs": texts, **asked}).json()
-    written_out = served.encode({"inputs": [before + text for text in texts], "prompt": ""}).json()
-    assert answer["embeddings"] == written_out["embeddings"]
-    assert answer["usage"] == written_out["usage"]
-    assert used(answer) == said
-    tokens = served.client.post("/tokenize", json={"inputs": texts, **asked}).json()
-    assert tokens["usage"] == answer["usage"]
-    assert used(tokens) == said
-
-
-@pytest.mark.parametrize("path", ["/encode", "/tokenize", "/embed", "/v1/embeddings"])
-def test_unknown_name_is_refused_with_those_that_are_known(prompted: Callable[..., Served], path: str) -> None:
-    field = "input" if path == "/v1/embeddings" else "inputs"
-    response = prompted().client.post(path, json={field: "cat", "prompt_name": "Query"})
-    assert response.status_code == 422
-    error = response.json()["error"]
-    message = error if path == "/embed" else error["message"]
-    assert message == "prompt_name: expected one of passage, plain, query"
-
-
-def test_model_without_prompts_says_so(served: Served) -> None:
-    response = served.encode({"inputs": "cat", "prompt_name": "query"})
-    assert response.status_code == 422
-    assert response.json()["error"]["message"] == (
-        "prompt_name: this model has no named prompts; give its text as prompt"
-    )
-
-
-@pytest.mark.parametrize(
-    ("body", "param", "message"),
-    [
-        ({"inputs": "cat", "prompt": "a ", "prompt_name": "query"}, "prompt", "give either prompt or prompt_name"),
-        ({"inputs": [2, 5, 3], "prompt_name": "query"}, "prompt_name", "token ids are used as given"),
-        ({"inputs": [2, 5, 3], "prompt": "a "}, "prompt", "token ids are used as given"),
-        ({"inputs": "cat", "prompt": "a" * 1025}, "prompt", "String should have at most 1024 characters"),
+    "query": [
+        ({}, "the cat ", NAMED),
+        ({"prompt_name": "passage"}, "a dog ", {"prompt_name": "passage", "prompt": "a dog "}),
+        ({"prompt": ""}, "", {}),
+        ({"prompt_name": "plain"}, "", {"prompt_name": "plain", "prompt": ""}),
     ],
-)
-def test_what_cannot_be_done_is_refused(
-    prompted: Callable[..., Served], body: dict[str, Any], param: str, message: str
-) -> None:
-    response = prompted("query").encode(body)
-    assert response.status_code == 422
-    assert response.json()["error"]["message"].startswith(f"{param}: {message}")
-    assert response.json()["error"]["param"] == param
+}
 
 
-def test_default_prompt_is_not_for_token_ids(prompted: Callable[..., Served]) -> None:
-    answer = prompted("query").encode({"inputs": [2, 5, 3]}).json()
+@pytest.mark.parametrize("default", ASKED)
+def test_a_prompt_is_the_text_before_each_text(prompted: Callable[..., Served], default: str | None) -> None:
+    served, texts = prompted(default), ["sat on", "run"]
+    for asked, before, said in ASKED[default]:
+        answer = served.encode({"inputs": texts, **asked}).json()
+        written_out = served.encode({"inputs": [before + text for text in texts], "prompt": ""}).json()
+        assert answer["embeddings"] == written_out["embeddings"], asked
+        assert answer["usage"] == written_out["usage"], asked
+        tokens = served.client.post("/tokenize", json={"inputs": texts, **asked}).json()
+        assert tokens["usage"] == answer["usage"], asked
+        assert used(tokens) == used(answer) == said, asked
+
+
+def test_unknown_name_is_refused_with_those_that_are_known(prompted: Callable[..., Served]) -> None:
+    client = prompted().client
+    for path, field in (("/encode", "inputs"), ("/tokenize", "inputs"), ("/embed", "inputs"), ("/embeddings", "input")):
+        response = client.post(path, json={field: "cat", "prompt_name": "Query"})
+        error = response.json()["error"]
+        message = error if path == "/embed" else error["message"]
+        assert (response.status_code, message) == (422, "prompt_name: expected one of passage, plain, query"), path
+
+
+def test_default_prompt_is_not_for_token_ids_and_no_other_is(prompted: Callable[..., Served]) -> None:
+    served = prompted("query")
+    answer = served.encode({"inputs": [2, 5, 3]}).json()
     assert used(answer) == {}
     assert answer["usage"] == {"tokens": 3}
+    refused = served.encode({"inputs": [2, 5, 3], "prompt_name": "query"}).json()["error"]
+    assert refused["param"] == "prompt_name"
+    assert refused["message"].startswith("prompt_name: token ids are used as given")
 
 
 def test_offsets_count_from_the_start_of_the_prompt(prompted: Callable[..., Served]) -> None:

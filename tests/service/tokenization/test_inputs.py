@@ -17,23 +17,22 @@ def bare(serve: Serve, tmp_path: Path) -> Served:
     return made
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "param", "name"),
-    [
-        ("/encode", {"inputs": ""}, "inputs.0", "inputs[0]"),
-        ("/encode", {"inputs": ["the cat", " \n"], "attention": {"level": "word"}}, "inputs.1", "inputs[1]"),
-        ("/encode", {"inputs": ["the cat", "\u200b"], "output": "tokens"}, "inputs.1", "inputs[1]"),
-        ("/explain", {"a": "the cat", "b": ""}, "b", "b"),
-        ("/similarity", {"source": "", "targets": ["a dog"]}, "source", "source"),
-        ("/similarity", {"source": "a dog", "targets": ["a mat", ""]}, "targets.1", "targets[1]"),
-        ("/v1/embeddings", {"input": ["", "the cat"]}, "input.0", "input[0]"),
-    ],
-)
-def test_a_text_of_no_token_is_refused_by_its_name(bare: Served, path: str, body: Any, param: str, name: str) -> None:
-    response = bare.client.post(path, json=body)
-    assert response.status_code == 422
-    error = response.json()["error"]
-    assert (error["param"], error["message"]) == (param, f"{name}: {NO_TOKENS}")
+EMPTY: list[tuple[str, Any, str, str]] = [
+    ("/encode", {"inputs": ""}, "inputs.0", "inputs[0]"),
+    ("/encode", {"inputs": ["the cat", " \n"], "attention": {"level": "word"}}, "inputs.1", "inputs[1]"),
+    ("/encode", {"inputs": ["the cat", "\u200b"], "output": "tokens"}, "inputs.1", "inputs[1]"),
+    ("/explain", {"a": "the cat", "b": ""}, "b", "b"),
+    ("/similarity", {"source": "", "targets": ["a dog"]}, "source", "source"),
+    ("/similarity", {"source": "a dog", "targets": ["a mat", ""]}, "targets.1", "targets[1]"),
+    ("/v1/embeddings", {"input": ["", "the cat"]}, "input.0", "input[0]"),
+]
+
+
+def test_a_text_of_no_token_is_refused_by_its_name(bare: Served) -> None:
+    for path, body, param, name in EMPTY:
+        response = bare.client.post(path, json=body)
+        error = response.json()["error"]
+        assert (response.status_code, error["param"], error["message"]) == (422, param, f"{name}: {NO_TOKENS}"), path
     assert not bare.backend.batches
 
 

@@ -200,22 +200,22 @@ def test_texts_come_to_the_library_in_calls_of_few_milliseconds(monkeypatch: pyt
 TEXT = "the cat " * 1000
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/encode", {"inputs": TEXT}),
-        ("/tokenize", {"inputs": TEXT}),
-        ("/explain", {"a": TEXT, "b": "a dog"}),
-        ("/similarity", {"source": TEXT, "targets": ["a dog"]}),
-        ("/v1/embeddings", {"input": TEXT, "model": "tests/fake"}),
-        ("/embed", {"inputs": TEXT}),
-    ],
-)
+BODIES: dict[str, Any] = {
+    "/encode": {"inputs": TEXT},
+    "/tokenize": {"inputs": TEXT},
+    "/explain": {"a": TEXT, "b": "a dog"},
+    "/similarity": {"source": TEXT, "targets": ["a dog"]},
+    "/v1/embeddings": {"input": TEXT, "model": "tests/fake"},
+    "/embed": {"inputs": TEXT},
+}
+
+
 def test_every_route_refuses_long_texts_while_the_queue_is_full(
-    served: Served, monkeypatch: pytest.MonkeyPatch, path: str, body: Any
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = served.engine.tokenizer._queue
     monkeypatch.setattr(queue, "_refusal", lambda *_: Overloaded("the expected wait is 9 s", retry_after=9.0))
-    response = served.client.post(path, json=body)
-    assert (response.status_code, response.headers["retry-after"]) == (429, "9")
-    assert served.metric("polyhead_tokenizer_queue_characters") == 0
+    for path, body in BODIES.items():
+        response = served.client.post(path, json=body)
+        assert (response.status_code, response.headers["retry-after"]) == (429, "9"), path
+        assert served.metric("polyhead_tokenizer_queue_characters") == 0, path
