@@ -12,6 +12,7 @@ import pytest
 
 from service.app import ROUTES
 from service.errors import Overloaded
+from service.http.openapi import make_document
 from service.requests.explain import ExplainAnswer
 from service.requests.schemas import EncodeAnswer, Info, TokenizeAnswer
 from service.wire import FailureAnswer
@@ -39,10 +40,10 @@ OF_TWO_SHAPES = {"Compare one text with many", "Order documents by a query, as T
 MODELS = {(route.path.replace(":path}", "}"), route.method.lower()): route.error_shape.model for route in ROUTES}
 
 
-@pytest.fixture
-def document(serve: Serve) -> dict[str, Any]:
-    """With what operators may ask: the client comes to port 80."""
-    document: dict[str, Any] = serve("--admin-port", "80").client.get("/openapi.json").json()
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """As any client reads it."""
+    document: dict[str, Any] = json.loads(json.dumps(make_document(ROUTES)))
     return document
 
 
@@ -55,8 +56,9 @@ def test_document_lists_every_route_and_status(document: dict[str, Any]) -> None
     assert found == STATUSES
 
 
-def test_document_leaves_out_what_no_port_has(document: dict[str, Any], served: Served) -> None:
-    missing = document["paths"].keys() - served.client.get("/openapi.json").json()["paths"].keys()
+def test_document_leaves_out_what_no_port_has(document: dict[str, Any], serve: Serve) -> None:
+    assert serve("--admin-port", "80").client.get("/openapi.json").json() == document
+    missing = document["paths"].keys() - serve().client.get("/openapi.json").json()["paths"].keys()
     assert missing == {"/admin/models", "/admin/models/{model}"}
 
 
@@ -77,12 +79,12 @@ def test_every_failure_in_the_document_has_the_body_of_its_api_and_examples(docu
                 assert ("Retry-After" in response.get("headers", {})) == (status in ("429", "503"))
 
 
-def test_every_route_that_queues_is_refused_early(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served.engine, "early_refusal", lambda *_: Overloaded("full", retry_after=3))
+def test_every_route_that_queues_is_refused_early(shared: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared.engine, "early_refusal", lambda *_: Overloaded("full", retry_after=3))
     queueing = [route.path.replace("{model:path}", "{model}") for route in ROUTES if route.is_queued]
     assert queueing
     for path in queueing:
-        response = served.client.post(path.replace("{model}", MODEL_NAME), content=b"not even read")
+        response = shared.client.post(path.replace("{model}", MODEL_NAME), content=b"not even read")
         assert (response.status_code, response.headers["retry-after"]) == (429, "3")
         MODELS[path, "post"].model_validate_json(response.content)
 
@@ -99,22 +101,19 @@ def test_document_describes_request_and_answer(document: dict[str, Any]) -> None
     assert "HTTPValidationError" not in document["components"]["schemas"]
 
 
-def test_examples_of_good_answers_are_valid(document: dict[str, Any]) -> None:
-    for path, model in (("/encode", EncodeAnswer), ("/explain", ExplainAnswer), ("/tokenize", TokenizeAnswer)):
+def test_examples_are_valid_and_answered(shared: Served, document: dict[str, Any]) -> None:
+    for name, model in (("Encode", EncodeAnswer), ("Explain", ExplainAnswer), ("Tokenize", TokenizeAnswer)):
+        path = f"/{name.lower()}"
         example = document["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]["example"]
         model.model_validate_json(json.dumps(example), strict=True)
+        (asked,) = document["components"]["schemas"][f"{name}Request"]["examples"]
+        if path == "/encode":  # the fake model's last layer has no heads
+            asked = {**asked, "attention": {**asked["attention"], "layers": [0]}}
+        assert shared.client.post(path, json=asked).status_code == 200
 
 
-def test_example_requests_are_answered(served: Served, document: dict[str, Any]) -> None:
-    for path, name in (("/encode", "EncodeRequest"), ("/explain", "ExplainRequest"), ("/tokenize", "TokenizeRequest")):
-        (example,) = document["components"]["schemas"][name]["examples"]
-        if "attention" in example:
-            example["attention"]["layers"] = [0]  # the fake model's last layer has no heads
-        assert served.client.post(path, json=example).status_code == 200
-
-
-def test_tokenize(served: Served) -> None:
-    answer = served.client.post("/tokenize", json={"inputs": ["the cats", "cat " * 40]}).json()
+def test_tokenize(shared: Served) -> None:
+    answer = shared.client.post("/tokenize", json={"inputs": ["the cats", "cat " * 40]}).json()
     TokenizeAnswer.model_validate_json(json.dumps(answer), strict=True)
     assert answer["model"] == MODEL_NAME
     assert answer["items"][0] == {
@@ -148,18 +147,18 @@ def test_info_holds_manifest_limits_and_versions(serve: Serve) -> None:
 
 
 def test_versions_are_not_read_again_where_no_file_can_be_opened(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    shared: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def exhausted(_package: str) -> str:
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr("importlib.metadata.version", exhausted)
-    assert {"python", "numpy", "tokenizers"} <= set(served.client.get("/info").json()["versions"])
-    assert served.client.get("/v2").status_code == 200
+    assert {"python", "numpy", "tokenizers"} <= set(shared.client.get("/info").json()["versions"])
+    assert shared.client.get("/v2").status_code == 200
 
 
-def test_heads_says_that_there_is_no_report(served: Served) -> None:
-    response = served.client.get("/heads")
+def test_heads_says_that_there_is_no_report(shared: Served) -> None:
+    response = shared.client.get("/heads")
     assert response.status_code == 404
     message = response.json()["error"]["message"]
     assert message == "this artifact has no head report; `python -m export heads ARTIFACT --corpus FILE` writes one"
