@@ -2,7 +2,6 @@ import asyncio
 import json
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from polyhead.tune import (
     Layout,
     Measurement,
     NotMeasured,
+    Rates,
     layouts,
     least_latency,
     measure,
@@ -49,19 +49,19 @@ def test_shares_out_all_cores() -> None:
     assert len(set(layouts(12))) == len(layouts(12))
 
 
-def test_recommends_the_best_of_each_kind() -> None:
+def test_the_best_of_each_kind_is_recommended_and_more_processes_or_tokens_have_to_be_worth_it() -> None:
     found = [measured(Layout(1, 4, 1), 900, 0.010), measured(Layout(1, 1, 4), 500, 0.004)]
     assert most_throughput(found).layout == Layout(1, 4, 1)
     assert least_latency(found).layout == Layout(1, 1, 4)
-
-
-def test_more_processes_have_to_be_worth_it() -> None:
     one, two, four = (
         measured(Layout(count, 8 // count, 1), rate, 0.004) for count, rate in ((1, 985), (2, 1000), (4, 990))
     )
     assert most_throughput([four, two, one]) == one
     assert least_latency([four, two, one]) == one
     assert most_throughput([measured(one.layout, 960, 1), two]) == two
+    own, other = (measured(Layout(1, 2, 1, tokens), rate, 0.004) for tokens, rate in ((None, 980), (1024, 1000)))
+    assert most_throughput([other, own]) == own
+    assert least_latency([own, replace(other, latency_p50=0.002)]) == own, "a request alone is one batch of any size"
 
 
 def test_batch_sizes_are_tried_in_the_way_with_the_most_texts_a_second(
@@ -87,15 +87,11 @@ def test_batch_sizes_are_tried_in_the_way_with_the_most_texts_a_second(
     rows = [line.split() for line in printed.out.splitlines()[1:7]]
     assert [row[5] for row in rows] == ["-", "-", "-", "256", "1024", "2048"]
     assert "the server's own size: POLYHEAD_MAX_BATCH_TOKENS, 512 if it is not set\n" in printed.out
-    assert "POLYHEAD_MAX_BATCH_TOKENS=1024 polyhead serve" in printed.out
-
-
-def test_a_batch_size_has_to_be_worth_it() -> None:
-    own, other = (measured(Layout(1, 2, 1, tokens), rate, 0.004) for tokens, rate in ((None, 980), (1024, 1000)))
-    assert most_throughput([other, own]) == own
-    assert least_latency([own, replace(other, latency_p50=0.002)]) == own, "a request alone is one batch of any size"
-    assert Layout(1, 2, 1, 1024).variables["POLYHEAD_MAX_BATCH_TOKENS"] == "1024"
-    assert "POLYHEAD_MAX_BATCH_TOKENS" not in Layout(1, 2, 1).variables
+    commands = printed.out.splitlines()[-2:]  # of requests that come alone the size is the server's own
+    assert [("POLYHEAD_MAX_BATCH_TOKENS=1024 polyhead serve" in line, "MAX_BATCH" in line) for line in commands] == [
+        (True, True),
+        (False, False),
+    ]
 
 
 def test_the_table_says_what_each_form_gave_and_the_commands_to_copy_follow(manifest: Manifest) -> None:
@@ -224,63 +220,46 @@ def test_refuses_a_wrong_command_line(tmp_path: Path, flags: list[str]) -> None:
     assert main(["tune", "--model", str(tmp_path), *flags]) == 2
 
 
-@pytest.fixture
-def vocabulary(tmp_path: Path) -> Path:
-    path = tmp_path / "tokenizer.json"
-    make_tokenizer().save(str(path))
-    return path
+async def ask(status: str, vocabulary: Path) -> tuple[Rates, Rates, Counter[str], int]:
+    """What a server that gives every request this answer is measured at, the texts it saw, and its connections.
 
+    Without a status it hangs up.
+    """
+    make_tokenizer().save(str(vocabulary))
+    seen: Counter[str] = Counter()
+    connections = 0
 
-class Answering:
-    """A server that answers every request with one status, and counts texts and connections."""
-
-    def __init__(self, status: str) -> None:
-        self.texts: Counter[str] = Counter()
-        self.connections = 0
-        self._status = status
-
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
         with closing(writer), suppress(asyncio.IncompleteReadError, ConnectionError):  # until the client is gone
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
+            while head := await reader.readuntil(b"\r\n\r\n"):
                 length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-                self.texts[json.loads(await reader.readexactly(length))["inputs"]] += 1
-                writer.write(f"HTTP/1.1 {self._status}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+                seen[json.loads(await reader.readexactly(length))["inputs"]] += 1
+                if not status:
+                    return
+                writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        texts = natural_texts(vocabulary, 16, longest=64)
+        alone, together = await measure(server.sockets[0].getsockname(), texts, 0.1)
+    return alone, together, seen, connections
 
 
-def ask(answering: Callable[..., Awaitable[None]], vocabulary: Path, seconds: float) -> tuple[int, int, float]:
-    """Texts, requests that came alone, and the share of the client."""
-    texts = natural_texts(vocabulary, 16, longest=64)
-
-    async def run() -> tuple[int, int, float]:
-        async with await asyncio.start_server(answering, "127.0.0.1") as server:
-            alone, together = await measure(server.sockets[0].getsockname(), texts, seconds)
-        return len(together.seconds), len(alone.seconds), together.client_share
-
-    return asyncio.run(run())
+async def test_many_requests_are_under_way_and_each_is_counted(tmp_path: Path) -> None:
+    alone, together, seen, connections = await ask("200 OK", tmp_path / "tokenizer.json")
+    assert len(together.seconds) >= CONNECTIONS
+    assert len(alone.seconds) >= 1
+    assert together.client_share > 0
+    assert connections == 2 * CONNECTIONS + 1
+    assert seen.total() >= len(together.seconds) + len(alone.seconds) + CONNECTIONS
+    assert len(seen) > 10
 
 
-def test_many_requests_are_under_way_and_each_is_counted(vocabulary: Path) -> None:
-    answering = Answering("200 OK")
-    together, alone, share = ask(answering, vocabulary, 0.1)
-    assert together >= CONNECTIONS
-    assert alone >= 1
-    assert share > 0
-    assert answering.connections == 2 * CONNECTIONS + 1
-    assert sum(answering.texts.values()) >= together + alone + CONNECTIONS
-    assert len(answering.texts) > 10
-
-
-def test_a_server_that_ends_ends_the_measurement(vocabulary: Path) -> None:
-    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readline()
-        writer.close()
-
-    with pytest.raises(NotMeasured, match="the server ended while it was measured"):
-        ask(hang_up, vocabulary, 0.1)
-
-
-def test_an_answer_that_is_no_200_ends_the_measurement(vocabulary: Path) -> None:
-    with pytest.raises(NotMeasured, match="answered 503: {}"):
-        ask(Answering("503 Service Unavailable"), vocabulary, 0.1)
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [("", "the server ended while it was measured"), ("503 Service Unavailable", "answered 503: {}")],
+)
+async def test_a_server_that_ends_or_refuses_ends_the_measurement(status: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(NotMeasured, match=message):
+        await ask(status, tmp_path / "tokenizer.json")
