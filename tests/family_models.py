@@ -172,6 +172,7 @@ MODELS = (
         auto=AutoModelForTextEncoding,
     ),
 )
+NAMED: Mapping[str, FamilyModel] = {model.name: model for model in MODELS}
 SERVED = (
     *("roberta", "xlm-roberta", "distilbert", "electra", "mpnet", "modernbert", "nomic", "gte"),
     *("albert", "deberta", "jina-v3", "eurobert", "qwen3", "gemma3", "gemma2", "t5"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.family_models import MODELS, draw, save
+from tests.family_models import NAMED, draw, save
 from tests.task_artifacts import TaskArtifact, export_folder
 from tests.tokenizers import qwen_chat
 
@@ -18,7 +18,7 @@ LONGEST = 500
 
 def build(folder: Path, *, tied: bool, ends: bool = False, family: str = "qwen3") -> Path:
     """A folder of `Qwen3ForCausalLM`; `ends`: whether its tokenizer puts a token behind each text."""
-    model = replace(next(model for model in MODELS if model.name == family), tokenizer="qwen-chat")
+    model = replace(NAMED[family], tokenizer="qwen-chat")
     sizes = {"vocab_size": qwen_chat().get_vocab_size(), "max_position_embeddings": LONGEST, "hidden_size": 24}
     theirs = draw(model, auto=AutoModelForCausalLM, tie_word_embeddings=tied, **sizes)
     save(theirs, model, folder)

@@ -13,7 +13,7 @@ from transformers import AutoConfig
 from transformers.utils import logging
 
 from export.errors import ExportError
-from tests.family_models import MODELS, FamilyModel, draw, ids_and_types, project, read, save
+from tests.family_models import MODELS, NAMED, FamilyModel, draw, ids_and_types, project, read, save
 
 TOLERANCE = 2e-4
 LONGEST = 24
@@ -102,7 +102,7 @@ def check(model: FamilyModel, folder: Path, share: float) -> list[str]:
 
 @pytest.mark.parametrize("name", ["bert", "distilbert", "modernbert", "qwen3", "gemma3", "gemma2", "t5"])
 def test_some_fields_are_reproduced_or_refused(name: str, tmp_path: Path) -> None:
-    model = next(model for model in MODELS if model.name == name)
+    model = NAMED[name]
     assert not check(model, tmp_path, 0.1), f"FIELDS_SEED={SEED}"
 
 

@@ -10,25 +10,24 @@ import torch
 from transformers import PreTrainedModel
 
 from model.encoder import Encoder
-from tests.family_models import MODELS, FamilyModel, draw, ids_and_types, read, save
+from tests.family_models import NAMED, draw, ids_and_types, read, save
 
 Settings = dict[str, Any]
+Change = Callable[[Settings], Settings]
 
 
-def older_modernbert(config: Settings) -> Settings:
-    """Of `transformers` before 5."""
-    del config["layer_types"], config["rope_parameters"]
-    return {**config, "global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+def said(**settings: Any) -> Change:
+    """Other settings; None removes one."""
+    return lambda config: {name: value for name, value in {**config, **settings}.items() if value is not None}
 
 
-def ettin(config: Settings) -> Settings:
-    """Of Ettin and mmBERT, whose files name their positions otherwise."""
-    return {**older_modernbert(config), "position_embedding_type": "sans_pos"}
-
-
-def modernbert_without_local_base(config: Settings) -> Settings:
-    """No base of their own for local layers: they have the global one."""
-    return {**older_modernbert(config), "global_rope_theta": 10000.0, "local_rope_theta": None}
+# Of `transformers` before 5.
+older_modernbert = said(
+    **dict.fromkeys(("layer_types", "rope_parameters")),
+    global_attn_every_n_layers=3,
+    global_rope_theta=160000.0,
+    local_rope_theta=10000.0,
+)
 
 
 def own_nomic(config: Settings) -> Settings:
@@ -45,24 +44,13 @@ def own_nomic(config: Settings) -> Settings:
         "type_vocab_size": 2,
         "activation_function": "swiglu",
         "layer_norm_epsilon": 1e-12,
-        "qkv_proj_bias": False,
-        "mlp_fc1_bias": False,
-        "mlp_fc2_bias": False,
-        "prenorm": False,
-        "causal": False,
-        "use_rms_norm": False,
         "rotary_emb_base": 1000,
         "rotary_emb_fraction": 1.0,
-        "rotary_emb_interleaved": False,
-        "rotary_emb_scale_base": None,
-        "rotary_scaling_factor": None,
         "max_trained_positions": 20,
+        **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "causal"), False),
+        **dict.fromkeys(("use_rms_norm", "rotary_emb_interleaved"), False),
+        **dict.fromkeys(("rotary_emb_scale_base", "rotary_scaling_factor")),
     }
-
-
-def both_nomic(config: Settings) -> Settings:
-    """Both wordings at once, as `transformers` leaves it after saving an older checkpoint."""
-    return {**own_nomic(config), **config}
 
 
 def own_gte(config: Settings) -> Settings:
@@ -71,88 +59,99 @@ def own_gte(config: Settings) -> Settings:
     return {**config, "model_type": "new", "rope_theta": theta, "rope_scaling": None, "layer_norm_type": "layer_norm"}
 
 
-def saved(name: str, folder: Path) -> tuple[FamilyModel, PreTrainedModel]:
-    model = next(model for model in MODELS if model.name == name)
-    theirs = draw(model)
-    save(theirs, model, folder)
-    return model, theirs
-
-
-def reword(folder: Path, change: Callable[[Settings], Settings]) -> Encoder:
+def reword(folder: Path, change: Change) -> Encoder:
     path = folder / "config.json"
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
     return read(folder).encoder
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("modernbert", older_modernbert),
-        ("modernbert", ettin),
-        ("nomic", own_nomic),
-        ("nomic", both_nomic),
-        ("gte", own_gte),
-    ],
-)
-def test_describes_the_same_network(tmp_path: Path, name: str, change: Callable[[Settings], Settings]) -> None:
-    saved(name, tmp_path)
-    expected = read(tmp_path).encoder
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+PERIOD = ["sliding_attention", "full_attention", "sliding_attention"]
+WORDINGS: list[tuple[str, Settings, Change]] = [  # network, how it is drawn, how its file is reworded
+    ("modernbert", {}, older_modernbert),
+    ("modernbert", {}, lambda config: older_modernbert({**config, "position_embedding_type": "sans_pos"})),  # Ettin's
+    ("nomic", {}, own_nomic),
+    ("nomic", {}, lambda config: {**own_nomic(config), **config}),  # both, as `transformers` saves an older checkpoint
+    ("gte", {}, own_gte),
+    (
+        "qwen3",
+        {"rope_parameters": {"rope_theta": 700.0, **YARN}},
+        said(rope_parameters=None, rope_theta=700.0, rope_scaling=YARN, layer_types=None),
+    ),
+    (
+        "gemma3",
+        {"layer_types": PERIOD},
+        said(
+            rope_parameters=None, layer_types=None, sliding_window_pattern=2, rope_theta=1e6, rope_local_base_freq=1e4
+        ),
+    ),
+    ("gemma2", {}, said(per_layer_config=None, global_head_dim=10, num_global_key_value_heads=1)),
+    ("eurobert", {}, said(model_type="jina_embeddings_v5", is_decoder=False, task_names=["retrieval"])),
+    ("qwen3", {}, said(model_type="jina_embeddings_v5", is_decoder=True, task_names=["retrieval"])),
+    ("qwen3", {}, said(model_type="jina_embeddings_v5", is_decoder=None)),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "change"), WORDINGS, ids=[name for name, *_ in WORDINGS])
+def test_describes_the_same_network(tmp_path: Path, name: str, settings: Settings, change: Change) -> None:
+    expected = read(save(draw(NAMED[name], **settings), NAMED[name], tmp_path)).encoder
     found = reword(tmp_path, change)
     assert found.config == expected.config
     for tensor, value in expected.state_dict().items():
         assert torch.equal(found.state_dict()[tensor], value), tensor
 
 
+def saved(name: str, folder: Path) -> PreTrainedModel:
+    theirs = draw(NAMED[name])
+    save(theirs, NAMED[name], folder)
+    return theirs
+
+
+NO_LOCAL_BASE = {"global_rope_theta": 10000.0, "local_rope_theta": None}
+
+
 def test_local_layers_without_a_base_of_their_own_have_the_global_one(tmp_path: Path) -> None:
     saved("modernbert", tmp_path)
-    config = reword(tmp_path, modernbert_without_local_base).config
+    config = reword(tmp_path, lambda config: {**older_modernbert(config), **NO_LOCAL_BASE}).config
     assert (config.rope_theta, config.local_rope_theta, config.local_layers) == (10000.0, 10000.0, (1, 2))
 
 
 @pytest.mark.parametrize("name", ["nomic", "gte"])
 def test_tensors_are_known_by_the_names_that_transformers_gives_them(tmp_path: Path, name: str) -> None:
-    _, theirs = saved(name, tmp_path)
+    theirs = saved(name, tmp_path)
     expected = read(tmp_path).encoder.state_dict()
     theirs.save_pretrained(tmp_path, save_original_format=False)
     found = read(tmp_path).encoder.state_dict()
     assert all(torch.equal(found[tensor], value) for tensor, value in expected.items())
 
 
-def test_dynamic_frequencies_are_plain_up_to_the_trained_length(tmp_path: Path) -> None:
-    saved("nomic", tmp_path)
-    config = reword(tmp_path, lambda config: {**own_nomic(config), "rotary_scaling_factor": 2}).config
-    assert (config.max_positions, config.rope_theta, config.rope_divisor) == (20, 1000.0, 1.0)
+DYNAMIC = {"rope_type": "dynamic", "type": "dynamic", "rope_theta": 1000.0, "factor": 2.0}
 
 
-def test_dynamic_frequencies_are_plain_in_the_words_of_transformers_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "longest"),
+    [
+        (lambda config: {**own_nomic(config), "rotary_scaling_factor": 2}, 20),
+        (said(rope_parameters=DYNAMIC), 40),
+    ],
+    ids=["own", "transformers"],
+)
+def test_dynamic_frequencies_are_plain_up_to_the_trained_length(tmp_path: Path, change: Change, longest: int) -> None:
     saved("nomic", tmp_path)
-    parameters = {"rope_type": "dynamic", "type": "dynamic", "rope_theta": 1000.0, "factor": 2.0}
-    config = reword(tmp_path, lambda config: {**config, "rope_parameters": parameters}).config
-    assert (config.rope_theta, config.rope_divisor) == (1000.0, 1.0)
+    config = reword(tmp_path, change).config
+    assert (config.max_positions, config.rope_theta, config.rope_divisor) == (longest, 1000.0, 1.0)
 
 
 def test_ntk_scaling_of_gte_is_that_of_its_source(tmp_path: Path) -> None:
     """kexue.fm/archives/9706, equation 6: frequency i is theta^(-2i/K) f^(-2(i+1)/K); the lowest is divided by f."""
-    model, theirs = saved("gte", tmp_path)
+    theirs = saved("gte", tmp_path)
     theta, factor, size = 500.0, 4.0, 8
     scaled = {"rope_theta": theta, "rope_scaling": {"type": "ntk", "factor": factor}}
     ours = reword(tmp_path, lambda config: {**own_gte(config), **scaled})
     pairs = torch.arange(size // 2, dtype=torch.float64)
     frequencies = theta ** (-2 * pairs / size) * factor ** (-2 * (pairs + 1) / size)
     setattr(theirs.rotary_emb, "inv_freq", frequencies.float())  # noqa: B010 - torch types attributes as tensors
-    ids, _ = ids_and_types(model, 1, 40)
-    with torch.inference_mode():
-        expected = theirs(ids).last_hidden_state
-        found = ours.use("eager")(ids, torch.tensor([40])).last_hidden_state
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-
-
-def test_linear_scaling_divides_every_frequency(tmp_path: Path) -> None:
-    model, theirs = saved("gte", tmp_path)
-    scaled = {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0}
-    ours = reword(tmp_path, lambda config: {**config, "rope_parameters": scaled})
-    theirs = type(theirs).from_pretrained(tmp_path, attn_implementation="eager")
-    ids, _ = ids_and_types(model, 1, 40)
+    ids, _ = ids_and_types(NAMED["gte"], 1, 40)
     with torch.inference_mode():
         expected = theirs(ids).last_hidden_state
         found = ours.use("eager")(ids, torch.tensor([40])).last_hidden_state
