@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -25,8 +25,9 @@ from deploy.observability.scrape import NoPrometheus, Prometheus, scraping
 from model.artifact import TOKENIZER, read_manifest, write_manifest
 from service.machine import cgroup_directories
 from service.observability.metrics import READY
+from tests.deploy.tools import serving
 from tests.service.fake_engine import write_fake_artifact
-from tests.service.process import ServerProcess
+from tests.service.process import ServerProcess, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -36,8 +37,6 @@ QUEUE_OF_16_TEXTS = (
     "--max-batch-tokens=3",
     "--max-queue-delay=1e6",
 )
-
-
 PATIENCE = 120.0  # seconds
 LIMIT_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}
 
@@ -60,21 +59,12 @@ def test_our_own_deadline_burns_the_budget_and_a_callers_does_not(model: Path, t
     with serve(model, "--request-timeout", "0.2", run_seconds=1.0) as server, watched(tmp_path, server) as prometheus:
         for _ in range(20):
             assert server.request("POST", "/encode", {"inputs": "cat"}, x_request_timeout="0.1")[0] == 504
-        prometheus_has(prometheus, 20)
+        wait_until(lambda: value_of(prometheus, "polyhead_caller_deadlines_total") == 20, PATIENCE)
+        time.sleep(2.0)  # two evaluations have seen them
         assert "PolyheadErrorBudgetBurn" not in firing(prometheus)
         with asking(server, clients=4):
             wait_for(prometheus, "PolyheadErrorBudgetBurn")
         server.signal(signal.SIGKILL)
-
-
-def prometheus_has(prometheus: Prometheus, deadlines: int) -> None:
-    """Waits until two evaluations have seen this many deadlines of callers."""
-    seen, end = 0, time.monotonic() + PATIENCE
-    while seen < 2:
-        assert time.monotonic() < end
-        found = prometheus.query("polyhead_caller_deadlines_total", time.time())
-        seen += bool(found) and found[0].values[-1] == deadlines
-        time.sleep(1.0)
 
 
 def test_connections_and_an_event_loop_that_is_held_up(model: Path, tmp_path: Path) -> None:
@@ -130,7 +120,8 @@ def test_a_process_that_keeps_restarting(model: Path, tmp_path: Path) -> None:
     with watched(tmp_path, Address("127.0.0.1", port)) as prometheus:
         for _ in range(4):
             with serve(model, port=port):
-                seen = wait_for_a_start(prometheus, since=seen)
+                wait_until(lambda: value_of(prometheus, STARTED) > seen, PATIENCE)  # noqa: B023 - in this turn
+                seen = value_of(prometheus, STARTED)
         wait_for(prometheus, "PolyheadRestarts")  # and it is down, as it mostly is
 
 
@@ -244,15 +235,10 @@ def wait_for(prometheus: Prometheus, *alerts: str, do: Callable[[], object] = la
         do()
 
 
-def wait_for_a_start(prometheus: Prometheus, since: float) -> float:
-    """When the process started that Prometheus has seen last, once it is a later one."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        found = prometheus.query(STARTED, time.time())
-        if found and found[0].values[-1] > since:
-            return found[0].values[-1]
-        assert time.monotonic() < end, "the start was not seen"
-        time.sleep(0.2)
+def value_of(prometheus: Prometheus, series: str) -> float:
+    """What Prometheus has seen last; 0 before the first time."""
+    found = prometheus.query(series, time.time())
+    return found[0].values[-1] if found else 0.0
 
 
 @contextlib.contextmanager
@@ -291,11 +277,5 @@ def kube_state_metrics(figures: Mapping[str, float]) -> Iterator[Address]:
 
         def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - as the library calls it
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield Address("127.0.0.1", server.server_port)
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Page) as port:
+        yield Address("127.0.0.1", port)

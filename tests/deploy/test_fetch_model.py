@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from deploy.kubernetes.components.volume.fetch_model import BESIDE_MODEL, FetchE
 from hatch_build import moved
 from model.artifact import MANIFEST, hash_file, read_manifest
 from service.settings import Settings
-from tests.deploy.tools import DEPLOY, ROOT, most_memory
+from tests.deploy.tools import DEPLOY, ROOT, most_memory, serving
 from tests.service.tiny_graph import write_tiny_artifact
 
 DEFAULT_MODEL_BYTES = 91e6  # of all-MiniLM-L6-v2 in fp32
@@ -50,12 +50,8 @@ def asked() -> list[str]:
 @pytest.fixture
 def url(store: Path, asked: list[str]) -> Iterator[str]:
     handler = functools.partial(type("Asked", (Handler,), {"asked": asked}), directory=str(store.parent))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/tiny/"
-        server.shutdown()
-        thread.join()
+    with serving(handler) as port:
+        yield f"http://127.0.0.1:{port}/tiny/"
 
 
 @pytest.fixture
@@ -98,71 +94,75 @@ def test_memory_beside_the_model_is_what_the_service_holds() -> None:
     assert most_memory(Settings.model_construct()) - DEFAULT_MODEL_BYTES < BESIDE_MODEL
 
 
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def name_a_file_outside(path: Path) -> None:
+    manifest = json.loads(path.read_text())
+    manifest["files"]["../outside"] = manifest["files"]["tokenizer.json"]
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("model.onnx", flip_a_bit, "model.onnx has SHA-256"),
+        ("tokenizer.json", flip_a_bit, "tokenizer.json has SHA-256"),
+        ("tokenizer.json", lambda path: path.write_bytes(path.read_bytes() + b" "), r"holds more than \d+ bytes"),
+        (MANIFEST, name_a_file_outside, "only plain file names"),
+    ],
+)
+def test_refuses_what_is_not_as_the_hashes_say(
+    url: str, store: Path, volume: Path, name: str, change: Callable[[Path], object], message: str
+) -> None:
+    change(store / name)
+    with pytest.raises(FetchError, match=message):
+        fetch(url, hash_file(store / MANIFEST), volume)
+    assert not {name, MANIFEST} & names(volume)
+    assert not (volume.parent / "outside").exists()
+
+
 def test_refuses_another_manifest(url: str, store: Path, volume: Path) -> None:
     with pytest.raises(FetchError, match=f"manifest.json has SHA-256 {hash_file(store / MANIFEST)}, expected 0000"):
         fetch(url, "0" * 64, volume)
     assert not (volume / MANIFEST).exists()
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
-def test_refuses_a_file_with_one_bit_changed(url: str, store: Path, volume: Path, name: str) -> None:
-    content = bytearray((store / name).read_bytes())
-    content[len(content) // 2] ^= 1
-    (store / name).write_bytes(content)
-    with pytest.raises(FetchError, match=f"{name} has SHA-256"):
-        fetch(url, hash_file(store / MANIFEST), volume)
-    assert name not in names(volume)
-    assert MANIFEST not in names(volume)
-
-
-def test_stops_reading_a_file_that_is_too_long(url: str, store: Path, volume: Path) -> None:
-    with (store / "tokenizer.json").open("ab") as file:
-        file.write(b" ")
-    size = (store / "tokenizer.json").stat().st_size - 1
-    with pytest.raises(FetchError, match=f"tokenizer.json holds more than {size} bytes"):
-        fetch(url, hash_file(store / MANIFEST), volume)
-
-
-def test_writes_nowhere_else(url: str, store: Path, volume: Path) -> None:
-    manifest = json.loads((store / MANIFEST).read_text())
-    manifest["files"]["../outside"] = manifest["files"]["tokenizer.json"]
-    (store / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(FetchError, match="only plain file names"):
-        fetch(url, hash_file(store / MANIFEST), volume)
-    assert not (volume.parent / "outside").exists()
-
-
-@pytest.fixture
-def odd_server(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Answers one request with exactly these bytes."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer() -> None:
-            with listener.accept()[0] as connection:
-                connection.recv(4096)
-                connection.sendall(request.param)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/tiny"
-        thread.join()
+def refused(url: str, volume: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that says why nothing was fetched."""
+    assert main(["--url", url, "--sha256", "0" * 64, str(volume)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"fetch_model: {url}")
+    return line
 
 
 @pytest.mark.parametrize(
-    ("odd_server", "message"),
+    ("answer", "message"),
     [
         (b"SSH-2.0-OpenSSH_9\r\n", "BadStatusLine('SSH-2.0-OpenSSH_9"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n20\r\nhalf", "IncompleteRead("),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", "has SHA-256"),
     ],
-    indirect=["odd_server"],
 )
 def test_says_in_one_line_what_it_cannot_read(
-    odd_server: str, volume: Path, capsys: pytest.CaptureFixture[str], message: str
+    answer: bytes, message: str, volume: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--url", odd_server, "--sha256", "0" * 64, str(volume)]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"fetch_model: {odd_server}/manifest.json ")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def send_answer() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=send_answer)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/tiny"
+        line = refused(url, volume, capsys)
+        thread.join()
+    assert line.startswith(f"fetch_model: {url}/manifest.json ")
     assert message in line
 
 
@@ -180,10 +180,7 @@ def test_says_in_one_line_what_it_cannot_read(
 def test_says_in_one_line_what_is_no_address(
     url: str, message: str, volume: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--url", url, "--sha256", "0" * 64, str(volume)]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"fetch_model: {url}")
-    assert message in line
+    assert message in refused(url, volume, capsys)
 
 
 def test_runs_as_the_init_container_runs_it(url: str, store: Path, volume: Path, tmp_path: Path) -> None:

@@ -2,11 +2,10 @@
 
 import http.client
 import json
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from benchmarks.lib.load import Address
 from benchmarks.lib.server import free_port
 from benchmarks.service.replicas import Nginx, NginxFailed, nginx
 from model.artifact import read_manifest, write_manifest
-from tests.deploy.tools import DEPLOY
+from tests.deploy.tools import DEPLOY, serving
 from tests.service.fake_engine import write_fake_artifact
 from tests.service.process import ServerProcess
 
@@ -24,48 +23,32 @@ MODELS = DEPLOY / "nginx/models.conf"
 SERVED = {"minilm": "sentence-transformers/all-MiniLM-L6-v2", "bge": "BAAI/bge-small-en-v1.5"}
 
 
-class Ending(BaseHTTPRequestHandler):
-    """Is ready; reads a request and closes the connection, as a process does that it ends."""
+class Replica(BaseHTTPRequestHandler):
+    """Is ready; answers a request with its status, or closes the connection, as a process does that it ends."""
 
     asked: Asked
+    status: int | None
 
-    def do_GET(self) -> None:
-        self.send_response(200)
+    def do_GET(self, status: int = 200) -> None:
+        self.send_response(status)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
     def do_POST(self) -> None:
         self.asked.append(self.path)
-        self.close_connection = True
+        if self.status is None:
+            self.close_connection = True
+        else:
+            self.do_GET(self.status)
 
     def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - as the library calls it
 
 
-class Answering(Ending):
-    def do_POST(self) -> None:
-        self.asked.append(self.path)
-        self.do_GET()
-
-
-class Loading(Ending):
-    def do_POST(self) -> None:
-        self.asked.append(self.path)
-        self.send_response(503)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-
 @contextmanager
-def replica(kind: type[Ending]) -> Iterator[tuple[int, Asked]]:
+def replica(status: int | None) -> Iterator[tuple[int, Asked]]:
     asked: Asked = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Kept", (kind,), {"asked": asked})) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server.server_port, asked
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(type("Kept", (Replica,), {"asked": asked, "status": status})) as port:
+        yield port, asked
 
 
 def connect(address: Address) -> http.client.HTTPConnection:
@@ -93,27 +76,19 @@ def post(replicas: list[int]) -> int:
 
 
 def test_a_request_that_ends_one_replica_is_not_given_to_the_second() -> None:
-    with replica(Ending) as (first, asked_first), replica(Ending) as (second, asked_second):
+    with replica(None) as (first, asked_first), replica(None) as (second, asked_second):
         assert post([first, second]) == 502
         assert len(asked_first + asked_second) == 1
 
 
-def test_a_replica_that_is_gone_is_passed_over() -> None:
-    with replica(Answering) as (port, asked):
+def test_a_replica_that_is_gone_or_not_ready_is_passed_over() -> None:
+    with replica(200) as (port, asked), replica(503) as (loading, asked_loading), replica(503) as (second, _):
         assert [post([free_port(), port]), post([port, free_port()])] == [200, 200]
         assert len(asked) == 2
-
-
-def test_a_replica_that_is_not_ready_is_passed_over() -> None:
-    with replica(Loading) as (loading, asked_loading), replica(Answering) as (port, asked):
         assert [post([loading, port]), post([port, loading])] == [200, 200]
         assert asked_loading
-        assert len(asked) == 2
-
-
-def test_nobody_is_ready() -> None:
-    with replica(Loading) as (first, _), replica(Loading) as (second, _):
-        assert post([first, second]) == 503
+        assert len(asked) == 4
+        assert post([loading, second]) == 503
 
 
 @pytest.fixture(scope="module")
@@ -139,28 +114,26 @@ def ask(address: Address, method: str, path: str, body: bytes | Iterable[bytes] 
             return answer.status, json.loads(answer.read())
 
 
-@pytest.mark.parametrize("name", SERVED)
-def test_the_path_names_the_model(models: Address, name: str) -> None:
-    assert ask(models, "GET", f"/{name}/info")[1]["model"] == SERVED[name]
-    other = next(model for model in SERVED.values() if model != SERVED[name])
-    status, answer = ask(
-        models, "POST", f"/{name}/v1/embeddings", json.dumps({"input": "cat", "model": other}).encode()
-    )
-    assert (status, answer["model"]) == (200, SERVED[name])
+def embed(address: Address, path: str, body: bytes | Iterable[bytes]) -> str:
+    """The model that answered."""
+    status, answer = ask(address, "POST", f"{path}/v1/embeddings", body)
+    assert status == 200, answer
+    return str(answer["model"])
 
 
-@pytest.mark.parametrize("name", SERVED)
-def test_the_field_model_names_the_model(models: Address, name: str) -> None:
-    model, other = SERVED[name], next(model for key, model in SERVED.items() if key != name)
-    quoting = {"input": json.dumps({"model": other}), "model": model}
+@pytest.mark.parametrize(("name", "other"), [("minilm", "bge"), ("bge", "minilm")])
+def test_the_path_or_the_field_model_names_the_model(models: Address, name: str, other: str) -> None:
+    model, others = SERVED[name], SERVED[other]
+    assert ask(models, "GET", f"/{name}/info")[1]["model"] == model
+    assert embed(models, f"/{name}", json.dumps({"input": "cat", "model": others}).encode()) == model
+    quoting = {"input": json.dumps({"model": others}), "model": model}
     large = {"input": ["cat " * 250] * 1500, "model": model}
     bodies = [json.dumps(body).encode() for body in ({"model": model, "input": "cat"}, quoting, large)]
     bodies.append(json.dumps({"input": "cat", "model": model}, indent=2).replace("/", "\\/").encode())
     assert len(bodies[2]) > 1 << 20
     for body in bodies:
         for sent in (body, iter([body[:7], body[7:]])):  # at once, and in chunks
-            status, answer = ask(models, "POST", "/v1/embeddings", sent)
-            assert (status, answer["model"]) == (200, model)
+            assert embed(models, "", sent) == model
 
 
 @pytest.mark.parametrize("body", [{"input": "cat", "model": "tests/other"}, {"input": "cat"}])
