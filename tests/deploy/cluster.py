@@ -45,8 +45,10 @@ def component(name: str, namespace: str = "polyhead") -> str:
         return run(tool("kubectl"), "kustomize", folder)
 
 
+@cache
 def resources(text: str) -> list[Resource]:
-    return list(yaml.safe_load_all(text))
+    """Nobody may change them: a dashboard among them takes seconds to read, so they are read once."""
+    return list(yaml.load_all(text, yaml.CSafeLoader))
 
 
 def of_kind(text: str, kind: str) -> list[Resource]:

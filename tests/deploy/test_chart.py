@@ -71,8 +71,10 @@ def _fill_in(text: str, values: dict[str, Any], namespace: str) -> str:
 
 def plain(item: Resource) -> Resource:
     """Without what the two tools add each in its own way: a hash in the name of the settings, or a sum of them."""
-    text = re.sub(r"\bpolyhead-(?!dashboard|keys|metrics)[0-9a-z]{10}\b", "polyhead", yaml.safe_dump(item))
-    found: Resource = yaml.safe_load(text)
+    text = re.sub(
+        r"\bpolyhead-(?!dashboard|keys|metrics)[0-9a-z]{10}\b", "polyhead", yaml.dump(item, Dumper=yaml.CSafeDumper)
+    )
+    found: Resource = yaml.load(text, yaml.CSafeLoader)
     if item["kind"] == "Deployment":
         found["spec"]["template"]["metadata"]["annotations"].pop("checksum/settings", None)
     if dashboard := found.get("data", {}).get("polyhead.json"):  # the chart's is on one line

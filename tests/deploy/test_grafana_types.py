@@ -1,7 +1,6 @@
 """The dashboard against Grafana's own published types, made into a JSON Schema."""
 
 import json
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,27 +9,9 @@ from typing import Any
 import pytest
 
 from deploy.observability.picture import DASHBOARD
-
-HERE = Path(__file__).parent / "grafana"
-FILES = ("package.json", "package-lock.json", "tsconfig.json", "dashboard.ts", "check.mjs")
+from tests.deploy.tools import install_packages
 
 pytestmark = pytest.mark.slow
-
-
-def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=300)  # noqa: S603 - our own commands
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Where the check is, its packages installed for this run, at the versions of the lock file."""
-    if not shutil.which("node") or not shutil.which("npm"):
-        pytest.skip("node and npm are not installed")
-    for name in FILES:
-        shutil.copy(HERE / name, tmp_path)
-    done = run(tmp_path, "npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts")
-    assert done.returncode == 0, done.stderr
-    return tmp_path
 
 
 def first(dashboard: dict[str, Any], kind: str) -> dict[str, Any]:
@@ -51,14 +32,16 @@ WRONG: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
-def test_grafanas_types_take_the_dashboard_and_refuse_what_is_wrong(folder: Path) -> None:
+def test_grafanas_types_take_the_dashboard_and_refuse_what_is_wrong(tmp_path: Path) -> None:
+    node = install_packages(Path(__file__).with_name("grafana"), tmp_path)
     paths = {}
     for index, (name, change) in enumerate(WRONG.items()):
         dashboard = json.loads(DASHBOARD.read_text())
         change(dashboard)
-        paths[name] = folder / f"wrong-{index}.json"
+        paths[name] = tmp_path / f"wrong-{index}.json"
         paths[name].write_text(json.dumps(dashboard))
-    done = run(folder, "node", "check.mjs", str(DASHBOARD), *map(str, paths.values()))
+    command = [node, str(tmp_path / "check.mjs"), str(DASHBOARD), *map(str, paths.values())]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)  # noqa: S603 - our own
     assert (done.returncode, done.stderr) == (1, "")
     refused = {line.partition(".json")[0] + ".json" for line in done.stdout.splitlines()}
     assert refused == set(map(str, paths.values())), done.stdout
