@@ -15,10 +15,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -48,8 +48,7 @@ FAILS = "1-7"  # the id of the row whose text the network fails at
 Rows = list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """What a run said, showed on its terminal and left in its output."""
 
     returncode: int
@@ -60,13 +59,7 @@ class Run:
     summary: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Story:
-    """One corpus and one output: a first run, one after edits, and one with a file that breaks off.
-
-    The network's vector of one text is no number. Otherwise it is the embedder.
-    """
-
+class Story(NamedTuple):
     folder: Path
     first: Run
     edited: Run
@@ -75,6 +68,10 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory, embedder: TaskArtifact, cluster: Cluster) -> Story:
+    """One corpus and one output: a first run, one after edits, and one with a file that breaks off.
+
+    The network's vector of one text is no number. Otherwise it is the embedder.
+    """
     folder = tmp_path_factory.mktemp("bulk")
     artifact = broken_at("dog", embedder.artifact, folder / "artifact")
     corpus, output = folder / "corpus", folder / "output"

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from benchmarks.lib.server import free_port
 from tests.deploy.tools import DEPLOY, ROOT, run, tool
 from tests.service.fake_engine import write_fake_artifact
-from tests.service.process import ServerProcess
+from tests.service.process import fake_server
 
 LOCKS = ("build", "cpu", "exporter", "gpu", "tools")
 NEVER_SERVED = {"torch", "onnx", "pip", "setuptools", "huggingface-hub", "hf-xet", "fsspec", "transformers"}
@@ -69,17 +69,8 @@ def test_what_the_dockerfile_copies_is_sent_to_the_builder() -> None:
 
 def test_a_crowd_of_callers_makes_no_container_unhealthy_that_has_an_admin_port(tmp_path: Path) -> None:
     port, admin_port = str(free_port()), str(free_port())
-    flags = (
-        "--model",
-        str(write_fake_artifact(tmp_path / "model")),
-        "--port",
-        port,
-        "--admin-port",
-        admin_port,
-        "--max-connections",
-        "1",
-    )
-    with ServerProcess("tests.service.fake_server", *flags).wait_until_ready() as server, server.connect():
+    flags = ("--port", port, "--admin-port", admin_port, "--max-connections", "1")
+    with fake_server(write_fake_artifact(tmp_path), *flags).wait_until_ready() as server, server.connect():
         assert health_check(POLYHEAD_PORT=port, POLYHEAD_ADMIN_PORT=admin_port) == 0
         assert health_check(POLYHEAD_PORT=port) == 1
     assert health_check(POLYHEAD_PORT=port, POLYHEAD_ADMIN_PORT=admin_port) == 1

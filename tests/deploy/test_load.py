@@ -12,12 +12,11 @@ import pytest
 from deploy import load
 from deploy.load import main, run
 from tests.service.fake_engine import write_fake_artifact
-from tests.service.process import ServerProcess
+from tests.service.process import fake_server
 
 
 def test_every_request_is_answered(tmp_path: Path) -> None:
-    model = write_fake_artifact(tmp_path / "artifact")
-    with ServerProcess("tests.service.fake_server", "--model", str(model)) as server:
+    with fake_server(write_fake_artifact(tmp_path)) as server:
         host, port = server.wait_until_ready().address
         found = run(f"{host}:{port}", rate=200, seconds=1, seed=0)
     assert {"200", "422"} <= set(found) <= {"200", "422", "429"}

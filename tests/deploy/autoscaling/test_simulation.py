@@ -35,7 +35,7 @@ def replicas(report: Report) -> set[int]:
     return {row.replicas for row in report.rows}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))])
 def test_one_large_request_scales_nothing(seed: int) -> None:
     """63,000 tokens every two minutes, a twentieth of what one replica does."""
     report = simulate("autoscale", "large", seed)
@@ -43,17 +43,10 @@ def test_one_large_request_scales_nothing(seed: int) -> None:
     assert report.refused_share() < 0.001
 
 
-def test_a_spike_is_followed_within_two_minutes() -> None:
-    check_spike("autoscale")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["autoscale-hpa", "autoscale-gpu"])
-def test_a_spike_is_followed_within_two_minutes_by_the_others(name: str) -> None:
-    check_spike(name)
-
-
-def check_spike(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["autoscale", *(pytest.param(name, marks=pytest.mark.slow) for name in [*SETTINGS][1:])]
+)
+def test_a_spike_is_followed_within_two_minutes(name: str) -> None:
     report = simulate(name, "spike")
     assert report.refused_share(SPIKE_START, SPIKE_END) < 0.25  # with those who come back and are refused again
     assert report.refused_share(SPIKE_START + 2 * MINUTE, SPIKE_END) < 0.001
