@@ -34,10 +34,10 @@ from service.local.calls import (
     Encoded,
     Progress,
     Queueing,
-    ScoreCall,
     explain_logits,
     explain_texts,
     require_task,
+    score_all,
 )
 from service.local.options import (
     AttentionOptions,
@@ -272,8 +272,8 @@ class Engine:
             progress: as of `encode`.
             **options: raw_scores, truncate, max_tokens_per_doc and head_mask, as of `POST /rerank`.
         """
-        call = ScoreCall(self._queueing, read_score_call(queries, documents, options), progress)
-        return self._calls.result(call.run)[0]
+        scoring = read_score_call(queries, documents, options)
+        return self._calls.result(lambda: score_all(self._queueing, scoring, progress))[0]
 
     def rerank(
         self,
@@ -296,7 +296,7 @@ class Engine:
             **options: those of `score`.
         """
         scoring, most = read_rerank_call(query, documents, {**options, "top_n": top_n, "attention": attention})
-        scores, maps = self._calls.result(ScoreCall(self._queueing, scoring, progress).run)
+        scores, maps = self._calls.result(lambda: score_all(self._queueing, scoring, progress))
         return rank(scores, scoring.documents, maps, most)
 
     def classify(

@@ -31,11 +31,6 @@ FAILED = "explaining failed; the log has the details"
 CLOSED = "this process no longer takes work; another one may"
 
 
-def token_vectors(text: WholeText) -> int:
-    """Token vectors that are computed a layer."""
-    return len(text.input_ids) ** 2
-
-
 def source_runs(text: WholeText) -> list[Int64Array]:
     """The places of a text's tokens, in runs of nearly equal size."""
     size = len(text.input_ids)
@@ -109,7 +104,7 @@ class DecompositionQueue:
             InferenceFailed: the decomposer failed, or could not be loaded.
             NotReady: closed.
         """
-        rows = sum(map(token_vectors, texts))
+        rows = sum(len(text.input_ids) ** 2 for text in texts)  # token vectors that are computed a layer
         left = math.inf if deadline is None else deadline - time.monotonic()
         self._admit(rows, left)
         try:
@@ -139,12 +134,10 @@ class DecompositionQueue:
             if left <= 0:
                 raise DeadlineExceeded()
             alone = self._seconds_alone(rows, left)
-            # Runs take turns: of a larger request at most as many as this one has.
-            ahead = self._sizes.tokens_up_to(rows)
             refusal = delay_refusal(
                 self._rate,
                 rows,
-                ahead=ahead,
+                ahead=self._sizes.tokens_up_to(rows),  # of a larger request as many as this one has: runs take turns
                 workers=self._threads,
                 max_delay=self._max_delay,
                 time_left=left - alone,
@@ -238,8 +231,6 @@ class DecompositionQueue:
 
 def _joined(runs: Sequence[TokenParts]) -> TokenParts:
     """The parts of all of a text's tokens from the parts of its runs."""
-    if len(runs) == 1:
-        return runs[0]
     return TokenParts(
         np.concatenate([run.parts for run in runs]),
         runs[0].whole,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 
 from service.batching.admission import DrainRate
-from service.batching.jobs import Job, JobResult, PendingRequest, collate, deliver, separate
+from service.batching.jobs import Job, PendingRequest, collate, deliver, separate
 from service.batching.queue import JobQueue, QueuedText
 from service.errors import InferenceFailed, NotReady, ServiceError
 from service.inference.backend import Backend, Cancellation
@@ -65,15 +65,6 @@ class Worker:
         self.busy_since = None
         self.running, self.jobs, self.cancellation = [], [], Cancellation()
 
-    def cancel_if_unwanted(self, now: float) -> None:
-        """Cancels the run if no request waits for any of its texts."""
-        if self.running and not any(text.request.is_wanted(now) for text in self.running):
-            self.cancellation.cancel()
-
-    def requests(self) -> set[PendingRequest]:
-        """The requests of all texts that it took and has not done."""
-        return {text.request for text in (*self.running, *self.retries)}
-
 
 class BatchExecutor:
     """Runs batches from a queue on worker threads, and settles requests where runs fail.
@@ -86,9 +77,9 @@ class BatchExecutor:
 
     Args:
         backend: runs batches; closed with the executor.
-        queue: where the texts come from.
-        lock: guards the queue.
-        size: worker threads.
+        queue: where the texts come from, guarded by `lock`.
+        lock: the batcher's.
+        size: the attribute.
         on_batch: called on the worker's thread after every batch, once its results are on their way.
         max_run_seconds: a run that takes longer is taken for hanging.
     """
@@ -144,7 +135,8 @@ class BatchExecutor:
         """Cancels runs whose requests have all ended. Lock held."""
         now = time.monotonic()
         for worker in self.workers:
-            worker.cancel_if_unwanted(now)
+            if worker.running and not any(text.request.is_wanted(now) for text in worker.running):
+                worker.cancellation.cancel()
 
     def close(self, timeout: float) -> bool:
         """Lets the workers finish the queue, then closes the backend; False if some of it had to be abandoned.
@@ -237,24 +229,14 @@ class BatchExecutor:
                 return  # no request waits for any of these texts
             self._fail(worker, texts, error)
             return
-        tokens = sum(text.length for text in texts)
-        self._settle(worker, texts, results, tokens)
-        self._report(BatchRecord(len(jobs), tokens, batch.input_ids.size, seconds))
-
-    def _settle(
-        self,
-        worker: Worker,
-        texts: list[QueuedText[PendingRequest]],
-        results: list[JobResult],
-        tokens: int,
-    ) -> None:
-        now = time.monotonic()
+        tokens, now = sum(text.length for text in texts), time.monotonic()
         with self._lock:
             self.rate.add(tokens, now - worker.free_since)  # with what it waited for a core that another model used
             worker.free_since = now
             pairs = zip(texts, results, strict=True)
             completed = [text.request for text, result in pairs if text.request.complete(text.index, result)]
         deliver(completed)
+        self._report(BatchRecord(len(jobs), tokens, batch.input_ids.size, seconds))
 
     def _fail(self, worker: Worker, texts: list[QueuedText[PendingRequest]], error: BaseException) -> None:
         longest = max(text.length for text in texts)
@@ -275,7 +257,7 @@ class BatchExecutor:
 
     def _abandon(self) -> None:
         """Fails the queued requests and those that the workers have taken. Lock held."""
-        taken = {request for worker in self.workers for request in worker.requests()}
+        taken = {text.request for worker in self.workers for text in (*worker.running, *worker.retries)}
         self._fail_requests([*taken, *self._queue.requests()], NotReady, UNAVAILABLE)
 
     def _fail_requests(

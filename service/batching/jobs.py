@@ -68,10 +68,18 @@ def collate(jobs: Sequence[Job], cancellation: Cancellation | None = None) -> Ba
     tokens, norms = any(job.wants_tokens for job in jobs), any(job.wants_norms for job in jobs)
     wanted = (layers, tokens, norms, _gates(jobs), cancellation)
     lengths = np.array([len(job.input_ids) for job in jobs], dtype=np.int64)
-    input_ids = np.zeros((len(jobs), int(lengths.max())), dtype=np.int64)
-    for row, job in zip(input_ids, jobs, strict=True):
-        row[: len(job.input_ids)] = job.input_ids
-    return Batch(input_ids, lengths, *wanted, _types(jobs, input_ids.shape[1]), _seen(jobs))
+    types = None
+    if any(job.token_type_ids is not None for job in jobs):
+        types = _padded([() if job.token_type_ids is None else job.token_type_ids for job in jobs], lengths.max())
+    return Batch(_padded([job.input_ids for job in jobs], lengths.max()), lengths, *wanted, types, _seen(jobs))
+
+
+def _padded(rows: Sequence[Int64Array | tuple[()]], length: int) -> Int64Array:
+    """[B, S], 0 behind each row."""
+    padded = np.zeros((len(rows), length), dtype=np.int64)
+    for place, row in zip(padded, rows, strict=True):
+        place[: len(row)] = row
+    return padded
 
 
 def _seen(jobs: Sequence[Job]) -> Int64Array | None:
@@ -79,17 +87,6 @@ def _seen(jobs: Sequence[Job]) -> Int64Array | None:
     if all(job.seen is None for job in jobs):
         return None
     return np.array([len(job.input_ids) if job.seen is None else job.seen for job in jobs], dtype=np.int64)
-
-
-def _types(jobs: Sequence[Job], length: int) -> Int64Array | None:
-    """[B, S], 0 for texts that come alone; None where no text has types."""
-    if all(job.token_type_ids is None for job in jobs):
-        return None
-    types = np.zeros((len(jobs), length), dtype=np.int64)
-    for row, job in zip(types, jobs, strict=True):
-        if job.token_type_ids is not None:
-            row[: len(job.token_type_ids)] = job.token_type_ids
-    return types
 
 
 def _gates(jobs: Sequence[Job]) -> Float32Array | None:

@@ -283,7 +283,13 @@ class JobQueue(Generic[R]):
             _, _, text, bucket = candidates[0]
             new_longest, new_total = max(longest, text.length), total + text.length
             padded = (len(batch) + 1) * new_longest
-            if new_total > share or not self._fits(padded, new_longest, new_total, len(head.layers), padding):
+            fits = (
+                new_total <= share
+                and padded <= self.limits.max_tokens
+                and padded - new_total <= padding * padded
+                and padded * new_longest * len(head.layers) <= self.limits.max_pairs
+            )
+            if not fits:
                 heapq.heappop(candidates)
                 continue
             longest, total = new_longest, new_total
@@ -306,13 +312,6 @@ class JobQueue(Generic[R]):
         candidates = [(*top, bucket) for bucket in near if (top := bucket.top())]
         heapq.heapify(candidates)
         return candidates
-
-    def _fits(self, padded: int, longest: int, total: int, layers: int, padding: float) -> bool:
-        return (
-            padded <= self.limits.max_tokens
-            and padded - total <= padding * padded
-            and padded * longest * layers <= self.limits.max_pairs
-        )
 
     def _discard(self, text: QueuedText[R]) -> None:
         text.queued = False

@@ -52,8 +52,10 @@ class KeyRing:
     def __init__(self, keys: Sequence[str] = (), file: Path | None = None) -> None:
         self._given = frozenset(_hash(_checked(key, "the keys given")) for key in keys)
         self._file = file
-        self._version = _version(file) if file else None
-        self._from_file = _read(file) if file else frozenset()
+        self._version: tuple[int, int, int] | None = None
+        self._from_file: frozenset[bytes] = frozenset()
+        if file is not None:
+            self._version, self._from_file = _read(file)
         self._next_reload = time.monotonic() + RELOAD_INTERVAL
 
     @property
@@ -88,11 +90,10 @@ class KeyRing:
             return
         self._next_reload = now + RELOAD_INTERVAL
         try:
-            if (version := _version(self._file)) == self._version:
-                return
-            self._version, self._from_file = version, _read(self._file)
-            logger.info("API keys read again: %d", len(self._from_file))
-        except KeysError as error:
+            if self._version != _version(self._file):
+                self._version, self._from_file = _read(self._file)
+                logger.info("API keys read again: %d", len(self._from_file))
+        except (KeysError, OSError) as error:
             logger.error("API keys stay as they were: %s", error)
 
 
@@ -102,8 +103,10 @@ def _presented(headers: Mapping[bytes, bytes]) -> list[bytes]:
     return [key for key in (bearer, headers.get(b"x-api-key", b"")) if key]
 
 
-def _read(file: Path) -> frozenset[bytes]:
+def _read(file: Path) -> tuple[tuple[int, int, int], frozenset[bytes]]:
+    """What a file is like, and the digests of its keys."""
     try:
+        version = _version(file)
         with file.open("rb") as opened:
             content = opened.read(LARGEST_FILE + 1)
     except OSError as error:
@@ -114,7 +117,7 @@ def _read(file: Path) -> frozenset[bytes]:
     keys = [_checked(line, str(file)) for line in lines if line and not line.startswith("#")]
     if not keys:
         raise KeysError(f"{file} holds no API key: expected one a line")
-    return frozenset(map(_hash, keys))
+    return version, frozenset(map(_hash, keys))
 
 
 def _checked(key: str, place: str) -> str:
@@ -132,10 +135,7 @@ def _hash(key: str) -> bytes:
 
 def _version(file: Path) -> tuple[int, int, int]:
     """Changes with the file, also when a symbolic link is pointed at another file, as Kubernetes does."""
-    try:
-        status = file.stat()
-    except OSError as error:
-        raise KeysError(f"cannot read the API keys in {file}: {error.strerror}") from error
+    status = file.stat()
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
@@ -157,12 +157,7 @@ class HostAndPortPolicy:
         self._endings = tuple(host[1:].lower() for host in hosts if host.startswith("*."))
 
     def check(self, route: Route, server: Any, host: bytes | None) -> None:
-        """Lets a request pass, or not.
-
-        Args:
-            route: that it asks for.
-            server: ASGI's `server`: address and port that it came to.
-            host: its `Host` header.
+        """Lets a request pass that came to `server`, ASGI's address and port, under a host name, or not.
 
         Raises:
             NotFound: the route is not on this port.

@@ -20,7 +20,6 @@ from service.http.route import RouteTable
 from service.observability.metrics import Metrics
 
 ALERT_SECONDS = 1.0  # after a refusal, that the next ones are refused early
-_WAITS_FOR_ANSWER = b"expect"  # a client that sends this header sends its body later, or never
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +62,8 @@ class EarlyRefusals:
         self._keys = keys
         self._ports = ports
         self._metrics = metrics
-        self._usual_way = {_WAITS_FOR_ANSWER, *([b"origin"] if is_read_by_browsers else [])}
+        # Of requests that take it; a client that sends `Expect` sends its body later, or never.
+        self._usual_way = {b"expect", *([b"origin"] if is_read_by_browsers else [])}
         self._alert_until = 0.0
         self._refused: Counter[str] = Counter()
         self._refused_clients = self._refused_tokens = 0  # connections whose last request was refused
@@ -95,7 +95,7 @@ class EarlyRefusals:
             method: of the request.
             path: without its query.
             headers: names in lower case.
-            server: address and port that it came to.
+            server: ASGI's, address and port that it came to.
             default_headers: of every answer.
             keeps_alive: whether the connection stays.
             call_soon: of the event loop.
@@ -120,7 +120,8 @@ class EarlyRefusals:
             self._let_through += 1
             return None
         self.note()
-        self._count(route.path, method, refusal.code)
+        self._refused[route.path] += 1
+        self._metrics.count_early_refusal(route.path, method, refusal.code)
         named = (*default_headers, (b"x-request-id", request_id_of(by_name).encode("ascii")))
         answer = refusal_bytes(refusal, shape=route.error_shape, headers=named, closes=not keeps_alive)
         return EarlyAnswer(answer, retry_after_seconds(refusal), tokens)
@@ -139,10 +140,6 @@ class EarlyRefusals:
         if self._refused:
             refused, self._refused = dict(self._refused), Counter()
             logger.info("requests refused early", extra={"fields": {"refused": refused}})
-
-    def _count(self, route: str, method: str, code: str) -> None:
-        self._refused[route] += 1
-        self._metrics.count_early_refusal(route, method, code)
 
 
 def path_of(target: bytes) -> str | None:

@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, Response
 
-from service.errors import NotReady, Overloaded, ServiceError
+from service.errors import NotReady, Overloaded
 from service.http.response import JSON
 from service.http.route import Route
 from service.machine import own_version
@@ -80,18 +80,16 @@ def _failure_documents(route: Route) -> dict[int | str, dict[str, Any]]:
     model = reduce(or_, (other.model for other in route.body_error_shapes.values()), shape.model)
     for error in route.failures:
         summary = (error.__doc__ or error.code).strip().splitlines()[0]  # `python -OO` keeps no docstrings
-        entry = documents.setdefault(error.status, _failure_document(error, model))
+        entry = documents.setdefault(
+            error.status, {"description": "", "model": model, "content": {JSON: {"examples": {}}}}
+        )
+        if issubclass(error, Overloaded | NotReady):
+            seconds = {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}
+            entry["headers"] = {"Retry-After": seconds}
         entry["description"] = f"{entry['description']} {summary}".strip()
         examples = entry["content"][JSON]["examples"]
         examples[error.code] = {"summary": summary, "value": shape.body(error(summary))}
     return documents
-
-
-def _failure_document(error: type[ServiceError], model: Any) -> dict[str, Any]:
-    document = {"description": "", "model": model, "content": {JSON: {"examples": {}}}}
-    if issubclass(error, Overloaded | NotReady):
-        document["headers"] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}
-    return document
 
 
 def _hoist_definitions(document: dict[str, Any]) -> None:

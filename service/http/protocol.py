@@ -178,17 +178,12 @@ class BoundedProtocol(HttpProtocol):
             self.url = with_path(self.url)
             self._reading = "body"
             self._count_framing(-self._head_bytes)
-            self.begin_request()
-
-    def begin_request(self) -> None:
-        """Refuses the request whose head is whole, or has it answered when its turn comes."""
-        is_free = self._pause is None and not self.is_answering and not self.requests_waiting
-        self._is_refused = is_free and self._early.is_alert and self._refuse_from_head()
-        if self._is_refused:
-            return
-        self.expect_100_continue &= self.parser.get_http_version() != "1.0"  # takes it for the answer
-        super().on_headers_complete()
-        self.write_through(self._writer)
+            is_free = self._pause is None and not self.is_answering and not self.requests_waiting
+            self._is_refused = is_free and self._early.is_alert and self._refuse_from_head()
+            if not self._is_refused:  # it is answered when its turn comes
+                self.expect_100_continue &= self.parser.get_http_version() != "1.0"  # takes it for the answer
+                super().on_headers_complete()
+                self.write_through(self._writer)
 
     def on_body(self, body: bytes) -> None:
         """Takes a piece of the body."""

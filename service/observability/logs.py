@@ -125,9 +125,9 @@ class JsonHandler(logging.Handler):
         """The line that says how many were left out, if any was."""
         with self._loss:  # not the handler's lock, which the logging library holds while it waits for the last lines
             lost, self._lost = self._lost, 0
-        fields = {"time": timestamp(time.time()), "level": "warning", "logger": __name__, **self._fields}
         message = f"{lost} lines were left out: no one read the ones before them"
-        return [self._to_line({**fields, "message": message})] if lost else []
+        line = {**_head(time.time(), "warning", __name__, message), **self._fields}
+        return [self._to_line(line)] if lost else []
 
 
 def _write_all(stream: IO[bytes], data: bytes) -> None:

@@ -257,14 +257,9 @@ class ModelMetrics:
         stage_duration, answer_duration = families[STAGE_DURATION], families[ANSWER_DURATION]
         self.stages: dict[Stage, Any] = {stage: stage_duration.labels(stage, name) for stage in get_args(Stage)}
         self._answers: dict[str, Any] = {size: answer_duration.labels(size, name) for size in SIZES}
-        own: dict[str, Any] = {key: found.labels(name) for key, found in families.items() if key not in _MORE_LABELS}
-        self._own = own
-        self._input_tokens = own[INPUT_TOKENS]
-        self._batch_texts, self._batch_tokens = own[BATCH_TEXTS], own[BATCH_TOKENS]
-        self._batch_padding, self._padding_tokens = own[BATCH_PADDING_RATIO], own[PADDING_TOKENS]
-        self._texts, self._tokens, self._truncated_texts = own[TEXTS], own[TOKENS], own[TRUNCATED_TEXTS]
-        self._attention_requests, self._attention_bytes = own[ATTENTION_REQUESTS], own[ATTENTION_BYTES]
-        self._busy = own[WORKER_BUSY]
+        self._own: dict[str, Any] = {
+            key: found.labels(name) for key, found in families.items() if key not in _MORE_LABELS
+        }
 
     def set_model(
         self,
@@ -278,14 +273,10 @@ class ModelMetrics:
         """Sets which model it is, with how many threads, how much may wait, and how long it took to load."""
         self._families[MODEL_INFO].remove_by_labels({"model": self._name})  # of what had this name before
         self._families[MODEL_INFO].labels(model=self._name, **labels).set(1)
-        figures = {
-            WORKERS: workers,
-            INTRA_OP_THREADS: intra_op_threads,
-            QUEUE_LIMIT_TOKENS: queue_tokens,
-            MODEL_LOAD: load_seconds,
-        }
-        for name, value in figures.items():
-            self._own[name].set(value)
+        self._own[WORKERS].set(workers)
+        self._own[INTRA_OP_THREADS].set(intra_op_threads)
+        self._own[QUEUE_LIMIT_TOKENS].set(queue_tokens)
+        self._own[MODEL_LOAD].set(load_seconds)
 
     def watch(self, gauges: Mapping[str, Callable[[], float]]) -> None:
         """Reads gauges from here at each scrape, by name."""
@@ -294,26 +285,27 @@ class ModelMetrics:
 
     def observe_batch(self, batch: BatchRecord) -> None:
         """Counts one run of the model; called on the workers' threads."""
-        self._busy.inc(batch.inference_seconds)
+        self._own[WORKER_BUSY].inc(batch.inference_seconds)
         if not batch.texts:
             return
-        self._batch_texts.observe(batch.texts)
-        self._batch_tokens.observe(batch.tokens)
-        self._batch_padding.observe(1 - batch.tokens / batch.padded_tokens)
-        self._padding_tokens.inc(batch.padded_tokens - batch.tokens)
+        self._own[BATCH_TEXTS].observe(batch.texts)
+        self._own[BATCH_TOKENS].observe(batch.tokens)
+        self._own[BATCH_PADDING_RATIO].observe(1 - batch.tokens / batch.padded_tokens)
+        self._own[PADDING_TOKENS].inc(batch.padded_tokens - batch.tokens)
 
     def observe_texts(self, lengths: Sequence[int], *, truncated: int) -> None:
         """Counts the texts of one answered request: their tokens, and how many were cut."""
-        self._texts.inc(len(lengths))
-        self._tokens.inc(sum(lengths))
-        self._truncated_texts.inc(truncated)
+        self._own[TEXTS].inc(len(lengths))
+        self._own[TOKENS].inc(sum(lengths))
+        self._own[TRUNCATED_TEXTS].inc(truncated)
+        input_tokens = self._own[INPUT_TOKENS]
         for length in lengths:
-            self._input_tokens.observe(length)
+            input_tokens.observe(length)
 
     def observe_attention(self, size: int) -> None:
         """Counts one answer with attention weights, by its bytes of float32."""
-        self._attention_requests.inc()
-        self._attention_bytes.inc(size)
+        self._own[ATTENTION_REQUESTS].inc()
+        self._own[ATTENTION_BYTES].inc(size)
 
     def observe_answer(self, tokens: int, seconds: float) -> None:
         """Counts one good answer, by the tokens of its request."""

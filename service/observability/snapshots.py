@@ -8,7 +8,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from itertools import chain
+from operator import add
 from types import MappingProxyType
 from typing import Any
 
@@ -25,19 +26,9 @@ Snapshot = list[dict[str, Any]]
 PAGES_A_SECOND = 4
 _ACCEPT_CHARACTERS = 1024  # that are looked at; Prometheus sends some 200
 
-Combine = Callable[[float, float], float]
-
-
-def _add(ours: float, theirs: float) -> float:
-    return ours + theirs
-
 
 def _largest(ours: float, theirs: float) -> float:
     return theirs if math.isnan(ours) or theirs > ours else ours
-
-
-def _least(ours: float, theirs: float) -> float:
-    return min(ours, theirs)
 
 
 def _first(ours: float, _theirs: float) -> float:
@@ -45,30 +36,30 @@ def _first(ours: float, _theirs: float) -> float:
     return ours
 
 
-GAUGES: Mapping[str, Combine] = MappingProxyType(
+GAUGES: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
     {
-        names.REQUESTS_IN_FLIGHT: _add,
-        names.QUEUE_TEXTS: _add,
-        names.QUEUE_TOKENS: _add,
-        names.QUEUE_LIMIT_TOKENS: _add,  # each process has its share
+        names.REQUESTS_IN_FLIGHT: add,
+        names.QUEUE_TEXTS: add,
+        names.QUEUE_TOKENS: add,
+        names.QUEUE_LIMIT_TOKENS: add,  # each process has its share
         names.QUEUE_OLDEST_AGE: _largest,
-        names.TOKENIZER_QUEUE_CHARACTERS: _add,
-        names.EXPLAIN_QUEUE_VECTORS: _add,
+        names.TOKENIZER_QUEUE_CHARACTERS: add,
+        names.EXPLAIN_QUEUE_VECTORS: add,
         names.READY: _first,  # ready when all are
-        names.MODEL_READY: _least,  # of each that serves it
+        names.MODEL_READY: min,  # of each that serves it
         names.MODEL_LOAD: _largest,
-        names.WORKERS: _add,
+        names.WORKERS: add,
         names.INTRA_OP_THREADS: _largest,
         names.CPU_LIMIT: _first,  # what the children share
-        names.MEMORY_ANONYMOUS: _add,
+        names.MEMORY_ANONYMOUS: add,
         names.MEMORY_LIMIT: _first,
         names.MODEL_INFO: _largest,
         names.PROCESSES: _first,
-        "process_virtual_memory_bytes": _add,
-        "process_resident_memory_bytes": _add,
+        "process_virtual_memory_bytes": add,
+        "process_resident_memory_bytes": add,
         "process_start_time_seconds": _first,
-        "process_open_fds": _add,
-        "process_max_fds": _add,
+        "process_open_fds": add,
+        "process_max_fds": add,
         "python_info": _largest,
     }
 )
@@ -150,47 +141,23 @@ def take_snapshot(registry: CollectorRegistry) -> Snapshot:
 
 def merge_snapshots(snapshots: Iterable[Snapshot]) -> Snapshot:
     """The whole of several processes; metrics and samples in the order in which they come first."""
-    merged: dict[str, _MergedMetric] = {}
-    for snapshot in snapshots:
-        for metric in snapshot:
-            if (found := merged.get(metric["name"])) is None:
-                found = merged[metric["name"]] = _MergedMetric(metric)
-            found.add(metric["samples"])
-    return [metric.plain() for metric in merged.values()]
+    merged: dict[str, dict[str, Any]] = {}
+    for metric in chain.from_iterable(snapshots):
+        whole = merged.setdefault(metric["name"], {**metric, "samples": {}})  # as the first process described it
+        combine = GAUGES[metric["name"]] if metric["type"] == "gauge" else add
+        for name, labels, value, exemplar in metric["samples"]:
+            key = (name, *labels.values())  # a metric's labels are always in one order
+            number = math.nan if value is None else value
+            if (found := whole["samples"].get(key)) is None:
+                whole["samples"][key] = [name, labels, number, exemplar]
+            else:
+                found[2:] = combine(found[2], number), _latest(found[3], exemplar)
+    return [{**whole, "samples": list(whole["samples"].values())} for whole in merged.values()]
 
 
 def totals_of(snapshot: Snapshot) -> Snapshot:
     """What stays of a process that has ended: its counters and histograms, for a total never falls."""
     return [metric for metric in snapshot if metric["type"] in ("counter", "histogram")]
-
-
-@dataclass(slots=True)
-class _MergedMetric:
-    """One metric of several processes.
-
-    Attributes:
-        first: as the first process described it.
-        samples: by name and labels, in the order in which they came.
-    """
-
-    first: Mapping[str, Any]
-    samples: dict[tuple[str, ...], list[Any]] = field(default_factory=dict)
-
-    def add(self, samples: Sequence[Sequence[Any]]) -> None:
-        """Adds the samples of one process."""
-        combine = GAUGES[self.first["name"]] if self.first["type"] == "gauge" else _add
-        for name, labels, value, exemplar in samples:
-            key = (name, *labels.values())  # a metric's labels are always in one order
-            number = math.nan if value is None else value
-            if (found := self.samples.get(key)) is None:
-                self.samples[key] = [name, labels, number, exemplar]
-                continue
-            found[2] = combine(found[2], number)
-            found[3] = _latest(found[3], exemplar)
-
-    def plain(self) -> dict[str, Any]:
-        """The same as the part of a snapshot."""
-        return {**self.first, "samples": list(self.samples.values())}
 
 
 def _plain(sample: Sample) -> list[Any] | None:

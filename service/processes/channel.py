@@ -24,6 +24,7 @@ and the parent
 
 import asyncio
 import contextlib
+import itertools
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
@@ -81,6 +82,8 @@ class Link:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._ids = itertools.count(1)
 
     @classmethod
     async def open(cls, control: socket.socket) -> Self:
@@ -98,10 +101,30 @@ class Link:
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
+    async def ask_metrics(self) -> Any:
+        """The metrics of the other side, for which somebody has to read its messages; None if it ends before."""
+        number = next(self._ids)
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        self.send("scrape", id=number)
+        try:
+            return await answer
+        finally:
+            del self._asked[number]
+
     async def messages(self) -> AsyncIterator[Message]:
         """What the other side says, until it ends."""
         while line := await self._next_line():
-            yield orjson.loads(line)
+            message: Message = orjson.loads(line)
+            if message["kind"] == "snapshot":
+                self._answer(message["id"], message["metrics"])
+            yield message
+        for number in self._asked:
+            self._answer(number, None)
+
+    def _answer(self, number: int, metrics: Any) -> None:
+        asked = self._asked.get(number)
+        if asked is not None and not asked.done():
+            asked.set_result(metrics)
 
     async def _next_line(self) -> bytes:
         try:

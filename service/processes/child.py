@@ -6,7 +6,6 @@ first one. The parent decides when it ends.
 
 import asyncio
 import importlib
-import itertools
 import logging
 import os
 import signal
@@ -192,8 +191,6 @@ class Membership(ProcessGroup):
         self._is_group_alive = True
         self._closed = 0
         self._is_report_due = False
-        self._scrapes: dict[int, asyncio.Future[Snapshot]] = {}
-        self._ids = itertools.count(1)
 
     async def open(self) -> None:
         """Opens the line, on the loop that uses it."""
@@ -214,11 +211,7 @@ class Membership(ProcessGroup):
                     self._is_group_ready, self._is_group_alive = message["is_ready"], message["is_alive"]
                 case "scrape":
                     await self._send_snapshot(registry, message["id"])
-                case "snapshot":
-                    answer = self._scrapes.get(message["id"])
-                    if answer is not None and not answer.done():
-                        answer.set_result(message["metrics"])
-                case order:
+                case "drain" | "end" | "leave" as order:
                     on_order(order)
         on_order("end")
 
@@ -256,15 +249,14 @@ class Membership(ProcessGroup):
         Raises:
             NotReady: the parent does not answer.
         """
-        number = next(self._ids)
-        answer = self._scrapes[number] = asyncio.get_running_loop().create_future()
-        self.say("scrape", id=number)
+        assert self._link is not None  # noqa: S101 - opened before
         try:
-            return await asyncio.wait_for(answer, SCRAPE_SECONDS)
+            found: Snapshot | None = await asyncio.wait_for(self._link.ask_metrics(), SCRAPE_SECONDS)
         except TimeoutError:
-            raise NotReady("the parent process does not answer") from None
-        finally:
-            del self._scrapes[number]
+            found = None
+        if found is None:
+            raise NotReady("the parent process does not answer")
+        return found
 
     async def _send_snapshot(self, registry: CollectorRegistry, number: int) -> None:
         self.say("snapshot", id=number, metrics=await asyncio.to_thread(take_snapshot, registry))

@@ -1,7 +1,6 @@
 """The children as their parent sees them: what each said last, their metrics, and the connections they get."""
 
 import asyncio
-import itertools
 import logging
 import math
 import signal
@@ -55,8 +54,6 @@ class ChildProcess:
         self._process = process
         self._link = link
         self._settled = asyncio.Event()
-        self._asked: dict[int, asyncio.Future[None]] = {}
-        self._ids = itertools.count(1)
 
     @classmethod
     async def start(cls, assignment: Assignment) -> Self:
@@ -88,11 +85,6 @@ class ChildProcess:
         return self.given - self.closed
 
     @property
-    def is_late(self) -> bool:
-        """Whether it should have said something by now; another one is more likely to answer."""
-        return self.silence >= LATE_LOOKS
-
-    @property
     def takes_connections(self) -> bool:
         """Whether connections may be handed on to it."""
         return self.state in ("open", "ready")
@@ -109,23 +101,13 @@ class ChildProcess:
             self.state = "leaving"
         self._link.send(kind)
 
-    def describe_group(self, *, is_ready: bool, is_alive: bool) -> None:
-        """Tells it how all processes are."""
-        self._link.send("group", is_ready=is_ready, is_alive=is_alive)
-
-    def answer_scrape(self, number: int, metrics: Snapshot) -> None:
-        """Gives it the metrics of all."""
-        self._link.send("snapshot", id=number, metrics=metrics)
+    def tell(self, kind: Literal["group", "snapshot"], **fields: object) -> None:
+        """Tells it how all processes are, or the metrics of all."""
+        self._link.send(kind, **fields)
 
     async def update_metrics(self) -> None:
         """Asks for its metrics and waits until they are here, or it is gone."""
-        number = next(self._ids)
-        answer = self._asked[number] = asyncio.get_running_loop().create_future()
-        self._link.send("scrape", id=number)
-        try:
-            await answer
-        finally:
-            del self._asked[number]
+        await self._link.ask_metrics()
 
     async def messages(self) -> AsyncIterator[Message]:
         """What it says and is not dealt with here, until it is gone."""
@@ -137,7 +119,6 @@ class ChildProcess:
                     self.silence = 0 if message["is_alive"] else self.silence
                 case "snapshot":
                     self.metrics = message["metrics"]
-                    self._answer(message["id"])
                 case "hello" | "ready" as kind:
                     if self.state != "leaving":  # it said so before it knew, or loaded to the end
                         self.state = "open" if kind == "hello" else "ready"
@@ -148,8 +129,6 @@ class ChildProcess:
                 case _:
                     yield message
         self._settled.set()
-        for number in list(self._asked):
-            self._answer(number)
 
     async def becomes_ready(self) -> bool:
         """Waits until it is ready; False where it ends before."""
@@ -167,11 +146,6 @@ class ChildProcess:
         """Ends it at once."""
         if self._process.returncode is None:
             self._process.send_signal(signal.SIGKILL)
-
-    def _answer(self, number: int) -> None:
-        answer = self._asked.get(number)
-        if answer is not None and not answer.done():
-            answer.set_result(None)
 
 
 class Children:
@@ -215,7 +189,7 @@ class Children:
         """Lets each know how all are, for the probes that it answers."""
         is_ready, is_alive = self.is_ready(), self.is_alive()
         for child in self.all:
-            child.describe_group(is_ready=is_ready, is_alive=is_alive)
+            child.tell("group", is_ready=is_ready, is_alive=is_alive)
 
     def look(self) -> None:
         """Kills children that no longer answer.
@@ -257,12 +231,8 @@ class ParentMetrics:
         self._gauge(names.READY, "1 while all processes take traffic, else 0.").set_function(lambda: float(is_ready()))
         self._gauge(names.CPU_LIMIT, "Cores that affinity and cgroup leave all processes.", core_limit())
         self._gauge(names.MEMORY_ANONYMOUS, names.ANONYMOUS_MEMORY_HELP).set_function(anonymous_memory)
-        memory = memory_limit()
-        self._gauge(
-            names.MEMORY_LIMIT,
-            "Memory that cgroup and machine leave all processes.",
-            math.nan if memory is None else memory,
-        )
+        memory = math.nan if (found := memory_limit()) is None else found
+        self._gauge(names.MEMORY_LIMIT, "Memory that cgroup and machine leave all processes.", memory)
         self.restarts = Counter(
             names.PROCESS_RESTARTS,
             "Processes started instead of ones that died. What one counted since the last scrape is lost with it.",
@@ -395,9 +365,12 @@ class Distributor:
                 self._go_on()
 
     def _hand_on(self, connection: socket.socket) -> bool:
-        """Gives a connection to the child with the fewest, one that answers and is ready before all others."""
+        """Gives a connection to the child with the fewest, one that answers and is ready before all others.
+
+        One that should have said something by now is less likely to answer.
+        """
         takers = [child for child in self._children if child.takes_connections]
-        takers.sort(key=lambda child: (child.is_late, child.state != "ready", child.load, child.given))
+        takers.sort(key=lambda child: (child.silence >= LATE_LOOKS, child.state != "ready", child.load, child.given))
         if any(child.give(connection) for child in takers):
             connection.close()
             return True

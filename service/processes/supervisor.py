@@ -87,7 +87,7 @@ class Supervisor:
         self._children = Children(processes)
         self._distributor = Distributor(listeners)
         self._metrics = ParentMetrics(processes, self._children.is_ready)
-        self._restarts = Restarts()
+        self._deaths: dict[int, int] = {}
         self._replacing: set[int] = set()
         self._starting = 0  # processes that the system was asked for and has not given yet
         self._turn = asyncio.Lock()  # of whoever starts processes
@@ -164,7 +164,7 @@ class Supervisor:
             logger.info("listening on %s", self._address)
 
     async def _answer_scrape(self, child: ChildProcess, number: int) -> None:
-        child.answer_scrape(number, await self._metrics.gather(self._children.all))
+        child.tell("snapshot", id=number, metrics=await self._metrics.gather(self._children.all))
 
     def _on_end(self, child: ChildProcess, code: int) -> None:
         self._metrics.keep(child)
@@ -180,7 +180,7 @@ class Supervisor:
 
     async def _restart(self, index: int, was_ready: float | None = None) -> None:
         """Starts a process after one died, the later the more of them died."""
-        delay = self._restarts.delay_after_death(index, was_ready, asyncio.get_running_loop().time())
+        delay = delay_after_death(self._deaths, index, was_ready, asyncio.get_running_loop().time())
         if delay is None:
             self._give_up("processes keep dying")
             return
@@ -278,25 +278,18 @@ class Supervisor:
             self._give_up("the parent process failed")
 
 
-class Restarts:
-    """Counts deaths, each place by itself."""
+def delay_after_death(deaths: dict[int, int], index: int, was_ready: float | None, now: float) -> float | None:
+    """Counts a death and returns the seconds to wait before the next start; None if the service must give up.
 
-    def __init__(self) -> None:
-        self._deaths: dict[int, int] = {}
-
-    def delay_after_death(self, index: int, was_ready: float | None, now: float) -> float | None:
-        """Seconds to wait before the next start; None if the service must give up.
-
-        Args:
-            index: the place of the process that died.
-            was_ready: when it had become ready; None if it had not.
-            now: by the same clock.
-        """
-        is_steady = was_ready is not None and now - was_ready >= STEADY_SECONDS
-        deaths = self._deaths[index] = 1 if is_steady else self._deaths.get(index, 0) + 1
-        if deaths > MOST_DEATHS:
-            return None
-        return min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** (deaths - 1))
+    Args:
+        deaths: in a row, of each place.
+        index: the place of the process that died.
+        was_ready: when it had become ready; None if it had not.
+        now: by the same clock.
+    """
+    is_steady = was_ready is not None and now - was_ready >= STEADY_SECONDS
+    row = deaths[index] = 1 if is_steady else deaths.get(index, 0) + 1
+    return None if row > MOST_DEATHS else min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** (row - 1))
 
 
 def processes_of(settings: Settings) -> int:

@@ -143,8 +143,9 @@ def fake_server(directory: Path, *flags: str, **environment: str) -> ServerProce
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Returns once it holds; fails after this many seconds."""
-    end = time.monotonic() + seconds
+    """Returns once it holds; fails after this many seconds. Asks more and more rarely, for asking costs as well."""
+    end, pause = time.monotonic() + seconds, 0.005
     while not condition():
         assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
+        time.sleep(pause)
+        pause = min(0.05, 1.5 * pause)

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import re
+import shutil
 import socket
 import threading
 from pathlib import Path
@@ -12,7 +14,7 @@ import service.listeners
 from service.listeners import StartFailure, address_of, bind, bind_unix, listening
 from service.server import Server, serve
 from service.settings import read_settings
-from tests.service.process import ServerProcess, fake_server
+from tests.service.process import fake_server
 
 INTERFACES = Path("/proc/net/if_inet6")  # address, index, length, scope, flags, name
 LINK_SCOPE = "20"
@@ -95,22 +97,22 @@ def test_a_system_without_descriptors_is_said_in_one_line(fake_artifact: Path, m
 
 
 def test_changed_file_is_refused_by_its_name(fake_artifact: Path, tmp_path: Path) -> None:
-    for path in fake_artifact.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(fake_artifact, tmp_path, dirs_exist_ok=True)
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_bytes(tokenizer.read_bytes().replace(b"cat", b"cow"))
-    with ServerProcess("service", "--model", str(tmp_path)) as server:
-        assert server.wait() == 1
-        assert f"{tokenizer} has SHA-256" in server.lines[-1]
+    with pytest.raises(StartFailure, match=re.escape(f"{tokenizer} has SHA-256")):
+        serve(read_settings(["--model", str(tmp_path), "--port", "0"]))
 
 
-def test_port_that_is_taken(fake_artifact: Path) -> None:
+def test_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with fake_server(fake_artifact, "--port", str(port)) as server:
-            assert server.wait() == 1
-            assert f"cannot listen on 127.0.0.1:{port}: Address already in use; " in server.lines[-1]
-            assert server.lines[-1].endswith("listens there, choose another --port")
+        message = rf"^cannot listen on 127\.0\.0\.1:{port}: Address already in use; .*choose another --port$"
+        with (
+            pytest.raises(StartFailure, match=message),
+            listening(read_settings(["--model", "any", "--port", str(port)])),
+        ):
+            pass
 
 
 def test_a_unix_socket_of_a_successor_stays(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 import os
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnxruntime
@@ -93,77 +94,60 @@ def test_pads_to_the_lengths_that_a_processor_needs(artifact: Artifact, length: 
     assert_matches_reference(batch, output)
 
 
-class SpySession:
+@pytest.fixture
+def session(artifact: Artifact) -> Mock:
     """Passes runs on to a session and writes down what they asked for."""
-
-    def __init__(self, session: onnxruntime.InferenceSession) -> None:
-        self.session = session
-        self.fetched: list[list[str]] = []
-        self.lengths: list[int] = []
-        self.wanted: list[list[bool]] = []
-        self.options: list[object] = []
-
-    def run(self, names: list[str], feeds: dict[str, Any], options: object = None) -> Any:
-        self.fetched.append(names)
-        self.lengths.append(feeds["input_ids"].shape[1])
-        self.wanted.append(feeds["attention_layers"].tolist())
-        self.options.append(options)
-        return self.session.run(names, feeds, options)
+    return Mock(wraps=load_session(artifact, GRAPH, intra_op_threads=1, provider="cpu"))
 
 
 @pytest.fixture
-def spy(artifact: Artifact) -> SpySession:
-    return SpySession(load_session(artifact, GRAPH, intra_op_threads=1, provider="cpu"))
-
-
-@pytest.fixture
-def spied(artifact: Artifact, spy: SpySession, monkeypatch: pytest.MonkeyPatch) -> OnnxBackend:
+def spied(artifact: Artifact, session: Mock, monkeypatch: pytest.MonkeyPatch) -> OnnxBackend:
     """A backend over the session that is watched."""
-    monkeypatch.setattr(onnx_backend, "load_session", lambda *_, **__: spy)
+    monkeypatch.setattr(onnx_backend, "load_session", lambda *_, **__: session)
     monkeypatch.setattr(onnx_backend, "_check_names", lambda *_: None)
     return padding_to(1, artifact)
 
 
-def test_asks_for_nothing_that_is_not_wanted(spied: OnnxBackend, spy: SpySession) -> None:
+def asked(session: Mock) -> tuple[list[list[str]], list[list[bool]], list[int], list[object]]:
+    """Of each run: outputs, layers, the length of its texts, options."""
+    names, feeds, options = zip(*(call.args for call in session.run.call_args_list), strict=True)
+    layers = [feed["attention_layers"].tolist() for feed in feeds]
+    return list(names), layers, [feed["input_ids"].shape[1] for feed in feeds], list(options)
+
+
+def test_asks_for_nothing_that_is_not_wanted(spied: OnnxBackend, session: Mock) -> None:
     spied.run(make_batch([3]))
     spied.run(make_batch([3], layers=(1,)))
     spied.run(make_batch([3], layers=(0, 1), wants_tokens=True))
-    assert spy.fetched == [
+    names, layers, _, _ = asked(session)
+    assert names == [
         ["pooled"],
         ["pooled", "attentions.1"],
         ["pooled", "last_hidden_state", "attentions.0", "attentions.1"],
     ]
-    assert spy.wanted == [[False, False], [False, True], [True, True]]
+    assert layers == [[False, False], [False, True], [True, True]]
 
 
 def test_warms_up_with_the_longest_text_that_fits_any_memory_and_with_attention(
-    spied: OnnxBackend, spy: SpySession, monkeypatch: pytest.MonkeyPatch
+    spied: OnnxBackend, session: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spied.warm_up()
-    assert (min(spy.lengths), max(spy.lengths)) == (1, MAX_LENGTH)
-    assert [True, True] in spy.wanted
-    spy.lengths.clear()
+    _, layers, lengths, _ = asked(session)
+    assert (min(lengths), max(lengths)) == (1, MAX_LENGTH)
+    assert [True, True] in layers
+    session.run.reset_mock()
     monkeypatch.setattr(onnx_backend, "_WARM_UP_LENGTHS", (1, 8))
     monkeypatch.setattr(onnx_backend, "_LONGEST_WARM_UP", 20)
     spied.warm_up()
-    assert max(spy.lengths) == 20
+    assert max(asked(session)[2]) == 20
 
 
 def test_threads_run_side_by_side(backend: OnnxBackend) -> None:
     batches = [make_batch([1 + index % 7, 5], layers=(index % 2,), seed=index) for index in range(64)]
-    outputs: dict[int, BatchOutput] = {}
-
-    def run(part: int) -> None:
-        for index in range(part, len(batches), 4):
-            outputs[index] = backend.run(batches[index])
-
-    threads = [threading.Thread(target=run, args=(part,)) for part in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for index, batch in enumerate(batches):
-        assert_matches_reference(batch, outputs[index])
+    with ThreadPoolExecutor(4) as threads:
+        outputs = list(threads.map(backend.run, batches))
+    for batch, output in zip(batches, outputs, strict=True):
+        assert_matches_reference(batch, output)
 
 
 def test_a_bad_token_is_an_exception_and_nothing_is_written(
@@ -174,8 +158,8 @@ def test_a_bad_token_is_an_exception_and_nothing_is_written(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_closed_backend_runs_nothing(tmp_path: Path) -> None:
-    backend = OnnxBackend(write_tiny_artifact(tmp_path))
+def test_a_closed_backend_runs_nothing(artifact: Artifact) -> None:
+    backend = OnnxBackend(artifact)
     backend.close()
     with pytest.raises(AttributeError):
         backend.run(make_batch([1]))
@@ -197,22 +181,25 @@ def test_refuses_a_graph_that_is_not_the_manifests(tmp_path: Path, wrong: dict[s
         OnnxBackend(artifact)
 
 
-def test_refuses_providers_that_do_not_exist(tmp_path: Path) -> None:
-    artifact = write_tiny_artifact(tmp_path)
-    with pytest.raises(ProviderUnavailable, match="provider is 'tpu': expected one of cpu, cuda"):
-        OnnxBackend(artifact, provider="tpu")
+@pytest.mark.parametrize(
+    ("provider", "message"),
+    [
+        ("tpu", "provider is 'tpu': expected one of cpu, cuda"),
+        pytest.param(
+            "cuda",
+            "CUDAExecutionProvider is not in this onnxruntime .* the gpu extra",
+            marks=pytest.mark.skipif(HAS_CUDA, reason="this onnxruntime has CUDA"),
+        ),
+    ],
+)
+def test_refuses_providers_that_are_not_there(artifact: Artifact, provider: str, message: str) -> None:
+    with pytest.raises(ProviderUnavailable, match=message):
+        OnnxBackend(artifact, provider=provider)
 
 
-@pytest.mark.skipif(HAS_CUDA, reason="this onnxruntime has CUDA")
-def test_cuda_that_is_not_there_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ProviderUnavailable, match="CUDAExecutionProvider is not in this onnxruntime .* the gpu extra"):
-        OnnxBackend(write_tiny_artifact(tmp_path), provider="cuda")
-
-
-def test_cuda_that_does_not_run_the_graph_is_refused(
-    spy: SpySession, artifact: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(onnx_backend, "load_session", lambda *_, **__: spy.session)  # CUDA was asked for in vain
+def test_cuda_that_does_not_run_the_graph_is_refused(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = load_session(artifact, GRAPH, intra_op_threads=1, provider="cpu")
+    monkeypatch.setattr(onnx_backend, "load_session", lambda *_, **__: usual)  # CUDA was asked for in vain
     with pytest.raises(ProviderUnavailable, match="CUDA was asked for and CPUExecutionProvider would run the graph"):
         OnnxBackend(artifact, provider="cuda")
 
@@ -225,9 +212,7 @@ def test_cuda_computes_the_same(tmp_path: Path) -> None:
     assert_matches_reference(batch, backend.run(batch))
 
 
-def test_threads_are_as_many_as_were_asked_for(tmp_path: Path) -> None:
-    artifact = write_tiny_artifact(tmp_path)
-
+def test_threads_are_as_many_as_were_asked_for(artifact: Artifact) -> None:
     def added(threads: int) -> int:
         before = set(os.listdir("/proc/self/task"))
         backend = OnnxBackend(artifact, intra_op_threads=threads)
@@ -238,16 +223,17 @@ def test_threads_are_as_many_as_were_asked_for(tmp_path: Path) -> None:
     assert (added(1), added(3)) == (0, 2)  # the calling thread is one of them
 
 
-def test_session_options_are_those_that_a_shared_machine_needs(spy: SpySession) -> None:
-    options = spy.session.get_session_options()
+def test_session_options_are_those_that_a_shared_machine_needs(artifact: Artifact) -> None:
+    session = load_session(artifact, GRAPH, intra_op_threads=1, provider="cpu")
+    options = session.get_session_options()
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 1)
     assert not options.enable_mem_pattern
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
-    assert not spy.session._enable_fallback
+    assert not session._enable_fallback
 
 
 def test_the_first_run_a_second_after_a_large_one_returns_its_memory(
-    spied: OnnxBackend, spy: SpySession, monkeypatch: pytest.MonkeyPatch
+    spied: OnnxBackend, session: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.monotonic()
     monkeypatch.setattr(onnx_backend, "time", SimpleNamespace(monotonic=lambda: now))
@@ -261,7 +247,7 @@ def test_the_first_run_a_second_after_a_large_one_returns_its_memory(
     spied.run(make_batch([32]))  # its scores are large
     now += 1.0
     spied.run(make_batch([3]))
-    assert [options is None for options in spy.options] == [True, True, True, False, True, False]
+    assert [options is None for options in asked(session)[3]] == [True, True, True, False, True, False]
 
 
 MEMORY_CHECK = """

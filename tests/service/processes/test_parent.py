@@ -15,13 +15,13 @@ import pytest
 from model.artifact import write_manifest
 from service.processes import supervisor as shares
 from service.processes.channel import Link, line_of
-from service.processes.children import HUNG_LOOKS, SILENT_LOOKS, ChildProcess, Children, Distributor
+from service.processes.children import HUNG_LOOKS, LATE_LOOKS, SILENT_LOOKS, ChildProcess, Children, Distributor
 from service.processes.supervisor import (
     MOST_DEATHS,
     STEADY_SECONDS,
-    Restarts,
     Supervisor,
     cores_of,
+    delay_after_death,
     processes_of,
     share_of,
 )
@@ -42,7 +42,7 @@ def make() -> tuple[Children, list[Mock]]:
 
 
 def last_told(one: Mock) -> dict[str, bool]:
-    told: dict[str, bool] = one.describe_group.call_args.kwargs
+    told: dict[str, bool] = one.tell.call_args.kwargs
     return told
 
 
@@ -89,8 +89,8 @@ def test_a_child_in_whose_place_another_serves_is_not_missed() -> None:
 
 
 def test_each_start_comes_later_until_there_is_none() -> None:
-    restarts = Restarts()
-    delays = [restarts.delay_after_death(0, None, 5.0) for _ in range(MOST_DEATHS + 1)]
+    deaths: dict[int, int] = {}
+    delays = [delay_after_death(deaths, 0, None, 5.0) for _ in range(MOST_DEATHS + 1)]
     assert delays.pop() is None
     waits = [delay for delay in delays if delay is not None]
     assert len(waits) == MOST_DEATHS
@@ -99,11 +99,11 @@ def test_each_start_comes_later_until_there_is_none() -> None:
 
 
 def test_a_process_that_served_for_long_begins_anew_and_places_are_apart() -> None:
-    restarts = Restarts()
-    first = restarts.delay_after_death(0, None, 0.0)
-    assert restarts.delay_after_death(0, 10.0, 10.0 + STEADY_SECONDS / 2) != first
-    assert restarts.delay_after_death(1, None, 0.0) == first
-    assert restarts.delay_after_death(0, 10.0, 10.0 + STEADY_SECONDS) == first
+    deaths: dict[int, int] = {}
+    first = delay_after_death(deaths, 0, None, 0.0)
+    assert delay_after_death(deaths, 0, 10.0, 10.0 + STEADY_SECONDS / 2) != first
+    assert delay_after_death(deaths, 1, None, 0.0) == first
+    assert delay_after_death(deaths, 0, 10.0, 10.0 + STEADY_SECONDS) == first
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ class FakeChild:
     async def ended(self) -> int:
         return 0
 
-    def describe_group(self, **_: bool) -> None:
+    def tell(self, kind: str, **_: bool) -> None:
         """It tells no one."""
 
     def kill(self) -> None:
@@ -284,7 +284,7 @@ def test_a_process_that_leaves_gets_no_connections_whatever_it_still_says() -> N
 
 def test_connections_that_no_process_takes_are_tried_again_together() -> None:
     async def test() -> int:
-        full = Mock(takes_connections=True, is_late=False, state="ready", load=0, given=0)
+        full = Mock(takes_connections=True, silence=0, state="ready", load=0, given=0)
         full.give.return_value = False
         distributor = Distributor([])
         distributor._children = [full]
@@ -297,7 +297,10 @@ def test_connections_that_no_process_takes_are_tried_again_together() -> None:
 
 
 def test_new_connections_go_to_processes_that_answer() -> None:
-    late, busy = (Mock(state="ready", takes_connections=True, given=0, load=load, is_late=not load) for load in (0, 5))
+    late, busy = (
+        Mock(state="ready", takes_connections=True, given=0, load=load, silence=0 if load else LATE_LOOKS)
+        for load in (0, 5)
+    )
     distributor = Distributor([])
     distributor._children = [late, busy]
     connection = Mock()
