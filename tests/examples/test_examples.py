@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from polyhead import Encoded, Engine
 from tests.service.process import ServerProcess
 from tests.task_artifacts import TaskArtifact
 
-ROOT = Path(__file__).parents[2]
+needs_qdrant = pytest.mark.skipif(find_spec("qdrant_client") is None, reason="qdrant-client is not installed")
 ANIMALS = ["The cat sleeps on the sofa.", "The dog chases the cat.", "The kitten drinks milk."]
 MONEY = ["The bank raised its interest rates.", "Shares fell on the stock market.", "Banks and markets fear inflation."]
 SPACE = ["The rocket left for the moon.", "Astronauts walked on the moon.", "The space station orbits the earth."]
@@ -55,10 +57,10 @@ def test_search_finds_what_is_meant(default_artifact: Path, folder: Path, capsys
     assert "below/money.txt: " in capsys.readouterr().out.replace(os.sep, "/")
 
 
-def test_search_encodes_only_what_changed(default_artifact: Path, folder: Path, encoded: list[list[str]]) -> None:
+def test_search_encodes_only_what_changed(embedder: TaskArtifact, folder: Path, encoded: list[list[str]]) -> None:
     def ask(query: str) -> list[list[str]]:
         encoded.clear()
-        search_folder.main([str(folder), query, "--model", str(default_artifact)])
+        search_folder.main([str(folder), query, "--model", str(embedder.artifact)])
         return list(encoded)
 
     assert ask("first") == [ANIMALS, MONEY, [], ["first"]]
@@ -72,25 +74,23 @@ def test_search_encodes_only_what_changed(default_artifact: Path, folder: Path, 
 
 
 def test_queries_and_paragraphs_are_read_behind_their_prompts(
-    default_artifact: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    embedder: TaskArtifact, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prompted = tmp_path / "prompted"
-    shutil.copytree(default_artifact, prompted)
+    prompted = shutil.copytree(embedder.artifact, tmp_path / "prompted")
     manifest = json.loads((prompted / "manifest.json").read_text())
     manifest["defaults"]["prompts"] = {"query": "query: ", "document": "passage: "}
-    (prompted / "manifest.json").unlink()
     (prompted / "manifest.json").write_text(json.dumps(manifest))
     with Engine.load(prompted) as engine:
         (best,) = engine.rerank("a thirsty pet", [*ANIMALS, *MONEY], top_n=1)
-    for model in (default_artifact, prompted):  # vectors of the other model are not taken for its own
+    for model in (embedder.artifact, prompted):  # vectors of the other model are not taken for its own
         search_folder.main([str(folder), "a thirsty pet", "--model", str(model), "--top", "1"])
     assert capsys.readouterr().out.splitlines()[1] == f"{best.score:.3f}  animals.txt: {best.document}"
 
 
+@needs_qdrant
 def test_passages_are_searched_by_their_tokens(
     expanding_encoder: TaskArtifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("qdrant_client")
     passages, model = tmp_path / "passages.txt", ["--model", str(expanding_encoder.artifact), "--pool-factor", "1"]
     passages.write_text("\n".join([*ANIMALS, "", *MONEY]))
     with Engine.load(expanding_encoder.artifact) as engine:
@@ -103,10 +103,10 @@ def test_passages_are_searched_by_their_tokens(
         assert float(second.split()[0]) == pytest.approx(float(np.sort(scores)[-2]), abs=2e-3)
 
 
+@needs_qdrant
 def test_an_index_of_other_passages_is_not_gone_on_with(
     expanding_encoder: TaskArtifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("qdrant_client")
     passages, model = tmp_path / "passages.txt", ["--model", str(expanding_encoder.artifact)]
 
     def scores(*texts: str, factor: int = 1) -> list[str]:
@@ -144,19 +144,19 @@ def test_clusters_are_the_subjects(default_artifact: Path, tmp_path: Path, capsy
         assert len(image.getcolors(1 << 20) or ()) > 100  # dots in three colours and text, smoothed
 
 
-def test_pairs_of_tokens_add_up_to_the_cosine(default_artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pairs_of_tokens_add_up_to_the_cosine(embedder: TaskArtifact, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = "A cat sat down.", "The kitten is resting."
-    with Engine.load(default_artifact) as engine:
+    with Engine.load(embedder.artifact) as engine:
         left, right = np.asarray(engine.encode([a, b], normalize=True).embeddings)
         explained = engine.explain(a, b)
     similarity, pairs = float(explained.similarity), why_similar.pairs_of(explained)
     assert similarity == pytest.approx(float(left @ right), abs=1e-5)
     assert sum(value for value, _, _ in pairs) == pytest.approx(similarity, abs=1e-5)
-    assert len(pairs) == 7 * 7
+    assert len(pairs) == len(explained.a.tokens) * len(explained.b.tokens)
     assert pairs == sorted(pairs, key=lambda pair: -pair[0])
-    why_similar.main([a, b, "--model", str(default_artifact), "--top", "3"])
+    why_similar.main([a, b, "--model", str(embedder.artifact), "--top", "3"])
     head, *rows, rest = capsys.readouterr().out.splitlines()
-    assert head.startswith(f"similarity {similarity:.4f} = sum over 49 pairs")
+    assert head.startswith(f"similarity {similarity:.4f} = sum over {len(pairs)} pairs")
     assert [row.split()[2:] for row in rows] == [[a_token, b_token] for _, a_token, b_token in pairs[:3]]
     assert sum(float(row.split()[0]) for row in [*rows, rest]) == pytest.approx(similarity, abs=5e-4)
 
@@ -196,34 +196,49 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         assert capsys.readouterr().err.endswith(": interrupted\n")
 
 
-def test_lines_are_ranked_by_a_server(
-    server: ServerProcess, default_artifact: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+@pytest.fixture(scope="module")
+def url(reranker: TaskArtifact) -> Iterator[str]:
+    """Of a server with a cross-encoder, whose only label is LABEL_0."""
+    with ServerProcess("service", "--model", str(reranker.artifact)) as process:
+        yield "http://{}:{}".format(*process.wait_until_ready().address)
+        assert process.stop() == 0
+
+
+def test_lines_are_ranked_by_a_server_and_heads_named(
+    url: str, reranker: TaskArtifact, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines, url = folder / "animals.txt", "http://{}:{}".format(*server.address)
-    rerank_over_http.main([str(lines), "a young pet is thirsty", "--url", url, "--top", "2"])
-    with Engine.load(default_artifact) as engine:
-        expected = engine.rerank("a young pet is thirsty", ANIMALS, top_n=2)
-    assert capsys.readouterr().out.splitlines() == [f"{one.score:.4f}  {one.document}" for one in expected]
+    given = [str(folder / "animals.txt"), "a young pet is thirsty", "--url", url, "--top", "2", "--heads", "3"]
+    rerank_over_http.main(given)
+    with Engine.load(reranker.artifact) as engine:
+        best, second = engine.rerank("a young pet is thirsty", ANIMALS, top_n=2, attention={"layers": "all"})
+    masses = np.asarray((best.attention or {})["query_to_document_mass"])
+    order = np.argsort(-masses, axis=None)[:3].tolist()
+    heads = [f"layer {at // 4}, head {at % 4} gives documents {masses.flat[at]:.1%}" for at in order]
+    assert capsys.readouterr().out.splitlines() == [
+        *(f"{one.score:.4f}  {one.document}" for one in (best, second)),
+        *heads,
+    ]
+    with pytest.raises(SystemExit, match="1"):
+        rerank_over_http.main([*given[:3], f"{url}/nowhere"])
+    assert "no such route" in capsys.readouterr().err
 
 
 def test_a_guard_goes_by_the_worst_part_of_a_long_message(
-    classifier: TaskArtifact, capsys: pytest.CaptureFixture[str]
+    url: str, reranker: TaskArtifact, capsys: pytest.CaptureFixture[str]
 ) -> None:
     message = "the cats sat on the mats, lower newest wider. " * 40 + "the widest cat. " * 20
     parts = guard.parts_of(message)
     assert len(parts) == 2
     assert all(one[-300:] == other[:300] for one, other in pairwise(parts))
     parts = guard.parts_of(message, guard.PART // 16)  # of 64 tokens at most, which the model reads
-    with Engine.load(classifier.artifact) as engine:
+    with Engine.load(reranker.artifact) as engine:
         found = engine.classify(parts, truncate=False)
-    expected = max(entry["score"] for labels in found for entry in labels if entry["label"] == "neutral")
-    with ServerProcess("service", "--model", str(classifier.artifact)) as process:
-        url = "http://{}:{}".format(*process.wait_until_ready().address)
-        assert guard.worst_score(url, message, "neutral") == pytest.approx(expected, abs=1e-5)
-        for most, code, said in ((1.0, 0, "pass"), (0.0, 1, "refuse")):
-            with pytest.raises(SystemExit) as ended:
-                guard.main([message, "--label", "neutral", "--most", str(most), "--url", url])
-            assert (ended.value.code, capsys.readouterr().out.split()[0]) == (code, said)
-        with pytest.raises(ValueError, match="no label INJECTION: the model has contradiction, entailment, neutral"):
-            guard.worst_score(url, message, "INJECTION")
-        assert process.stop() == 0
+    expected = max(entry["score"] for labels in found for entry in labels)
+    assert guard.worst_score(url, message, "LABEL_0") == pytest.approx(expected, abs=1e-5)
+    for most, code, said in ((1.0, 0, "pass"), (0.0, 1, "refuse")):
+        with pytest.raises(SystemExit) as ended:
+            guard.main([message, "--label", "LABEL_0", "--most", str(most), "--url", url])
+        assert (ended.value.code, capsys.readouterr().out.split()[0]) == (code, said)
+    with pytest.raises(SystemExit, match="1"):
+        guard.main([message, "--label", "INJECTION", "--url", url])
+    assert "no label INJECTION: the model has LABEL_0" in capsys.readouterr().err
