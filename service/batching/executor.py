@@ -78,10 +78,7 @@ class BatchExecutor:
     Args:
         backend: runs batches; closed with the executor.
         queue: where the texts come from, guarded by `lock`.
-        lock: the batcher's.
-        size: the attribute.
-        on_batch: called on the worker's thread after every batch, once its results are on their way.
-        max_run_seconds: a run that takes longer is taken for hanging.
+        on_batch, max_run_seconds: as of `Batcher`.
     """
 
     def __init__(

@@ -84,12 +84,8 @@ def _body_too_large(limit: int) -> TooLarge:
 async def check_structure(raw: bytes, *, max_texts: int, max_tokens: int) -> None:
     """Refuses a body with more values than the largest request has, before it is parsed.
 
-    The limits follow from the limits of texts and tokens: whatever those allow passes, in the form of any API.
-
-    Args:
-        raw: the body.
-        max_texts: inputs that a request may have; each may be a list.
-        max_tokens: token ids that a request may have.
+    The limits follow from the limits of texts, each of which may be a list, and of tokens: whatever those allow passes,
+    in the form of any API.
 
     Raises:
         TooLarge: more values, lists and objects, or names than that.

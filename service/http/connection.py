@@ -93,10 +93,6 @@ class ConnectionSlots:
         on_closed: called for each connection that is over; None if no one counts them.
         on_idle: given each connection some time after it was answered; None if all of them stay.
         on_full: called for each client of the first port that finds no slot.
-
-    Args:
-        most: to the first port.
-        admin_port: the other one, or None.
     """
 
     def __init__(self, most: int, admin_port: int | None = None) -> None:
@@ -141,14 +137,7 @@ def refusal_bytes(
     headers: Sequence[tuple[bytes, bytes]] = (),
     closes: bool = True,
 ) -> bytes:
-    """A whole HTTP/1.1 answer for what never became a request.
-
-    Args:
-        error: the failure to answer.
-        shape: how the body is written.
-        headers: beside those that every refusal has.
-        closes: whether the connection ends behind it.
-    """
+    """A whole HTTP/1.1 answer for what never became a request; `headers` come beside those of every refusal."""
     body = orjson.dumps(shape.body(error))
     lines = [b"HTTP/1.1 %d %s\r\n" % (error.status, error.reason.encode("ascii")), _REFUSAL_HEADERS]
     lines += [b"%s: %s\r\n" % header for header in headers]

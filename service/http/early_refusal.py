@@ -35,16 +35,10 @@ class EarlyAnswer(NamedTuple):
 class EarlyRefusals:
     """Knows whether the queue refuses at present, and writes refusals. On the event loop only.
 
+    Requests of pages take the usual way where browsers read answers: those have headers for other origins.
+
     Attributes:
         refusal_of: why the queue would refuse a request; see `Batcher.early_refusal`.
-
-    Args:
-        routes: where a request finds its route.
-        refusal_of: what may refuse.
-        keys: that are accepted.
-        ports: and hosts that requests may come for.
-        metrics: of the app.
-        is_read_by_browsers: whether answers have headers for pages of other origins; they take the usual way then.
     """
 
     def __init__(
@@ -89,17 +83,7 @@ class EarlyRefusals:
         keeps_alive: bool,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> EarlyAnswer | None:
-        """The refusal; None for a request that is to take its usual way.
-
-        Args:
-            method: of the request.
-            path: without its query.
-            headers: names in lower case.
-            server: ASGI's, address and port that it came to.
-            default_headers: of every answer.
-            keeps_alive: whether the connection stays.
-            call_soon: of the event loop.
-        """
+        """The refusal; None for a request that is to take its usual way. `path` is without its query."""
         route, _ = self._routes.find(method, path)
         by_name = dict(headers)
         if not route.is_queued or not self._usual_way.isdisjoint(by_name):

@@ -37,16 +37,11 @@ class RequestMiddleware:
     """Answers every HTTP request.
 
     Args:
-        routes: where a request finds its route.
-        handlers: of these routes; another one, that refuses, is its own.
+        handlers: of the routes; another one, that refuses, is its own.
         services: what routes share, handed on in the scope.
         is_draining: whether clients are to go elsewhere.
-        metrics: of the app.
-        keys: that are accepted.
-        ports: and hosts that requests may come for.
         early: asked whether the queue refuses, and told that it did.
         origins: whose pages may call; None keeps all out.
-        tracing: starts traces; None traces nothing.
     """
 
     def __init__(

@@ -47,14 +47,7 @@ Reading = Literal["nothing yet", "head", "body", "between requests"]
 
 
 class BoundedProtocol(HttpProtocol):
-    """One connection.
-
-    Args:
-        limits: what the client may hold.
-        slots: of the process.
-        early: refuses requests from their head.
-        on_refused: told the code of each error that is answered here, because there is no request to answer.
-    """
+    """One connection. Tells `on_refused` the code of each error that it answers because there is no request to."""
 
     def __init__(
         self,

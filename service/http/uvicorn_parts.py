@@ -23,10 +23,6 @@ class AnswerWriter:
 
     Attributes:
         close_connection: ends the connection behind an answer.
-
-    Args:
-        transport: of the connection.
-        close_connection: the attribute.
     """
 
     def __init__(self, transport: asyncio.Transport, close_connection: Callable[[], None]) -> None:

@@ -150,12 +150,7 @@ class Decomposer(Protocol):
     """Decomposes texts. `run` is called from several threads at once and must be safe for that."""
 
     def run(self, text: WholeText, sources: Int64Array, cancellation: Cancellation) -> TokenParts:
-        """The parts of some tokens of one text, on the calling thread.
-
-        Args:
-            text: the text.
-            sources: [N], places of the tokens.
-            cancellation: ends the run early.
+        """The parts of some tokens of one text, whose places are `sources` [N], on the calling thread.
 
         Raises:
             Exception: anything; also once the run is cancelled.

@@ -71,10 +71,9 @@ class ProviderUnavailable(Exception):
 
 
 class OnnxBackend:
-    """One session, for any number of threads at once: each runs its batch on itself.
+    """One session of a verified artifact, for any number of threads at once: each runs its batch on itself.
 
     Args:
-        artifact: a verified artifact.
         intra_op_threads: threads of one run, the calling one included.
         provider: `cpu` or `cuda`.
 

@@ -58,11 +58,8 @@ class TokenOutputs:
     def words(self, hidden: Float32Array, ids: Int64Array) -> dict[str, NDArray[Any]]:
         """The words of a text and their weights: `indices`, ascending, and `values`, both [words].
 
-        A token that comes more than once has its largest weight; what has none is left out.
-
-        Args:
-            hidden: the last hidden state, [n, H].
-            ids: of the tokens, [n].
+        A token that comes more than once has its largest weight; what has none is left out. `hidden` is the last hidden
+        state [n, H], `ids` are those of the tokens [n].
         """
         weights = hidden @ self.sparse_weight + self.sparse_bias
         kept = (weights > 0) & ~np.isin(ids, self.unweighted_ids)

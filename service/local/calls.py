@@ -152,13 +152,11 @@ class EncodeCall:
     """One call.
 
     Args:
-        queueing: of the engine.
         plan: the requested outputs of all inputs.
         names: what the caller calls them.
         progress: called with how many more are done; None for no one.
         most_tokens: of each text of a row; what is more is cut off.
         role: how texts are read, which says how many tokens they have; None for texts as they are.
-        keeps_ids: whether `input_ids` are wanted.
 
     Attributes:
         input_ids: of each input, once it is done; empty if they are not wanted.

@@ -196,10 +196,7 @@ def log_request(fields: Mapping[str, Any]) -> None:
 def configure(level: str, stream: IO[bytes] | None = None, *, fields: Mapping[str, Any] | None = None) -> JsonHandler:
     """Makes every logger of the process write JSON lines, to standard error unless told otherwise.
 
-    Args:
-        level: least severe that is written.
-        stream: where to.
-        fields: of every line: which of several processes writes it.
+    Lines below `level` are left out. `fields` of every line say which of several processes writes it.
     """
     _skip_unused_fields()
     handler = JsonHandler(_standard_error() if stream is None else stream, fields)

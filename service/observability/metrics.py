@@ -171,13 +171,7 @@ class Metrics:
         self.count_refusal(code)
 
     def observe_context(self, context: RequestContext, seconds: float, *, has_answer: bool) -> None:
-        """Counts one finished request.
-
-        Args:
-            context: the request.
-            seconds: that it took.
-            has_answer: whether its route runs the model, whose answers have objectives of their own.
-        """
+        """Counts one finished request; where its route runs the model, answers have objectives of their own."""
         self._duration_of(context.route, context.method, context.status).observe(seconds, _exemplar(context))
         if context.status == 504 and context.has_own_deadline:
             self._caller_deadlines.inc()
@@ -241,14 +235,10 @@ def _families(registry: CollectorRegistry) -> dict[str, Family]:
 
 
 class ModelMetrics:
-    """What is counted of one model.
+    """What is counted of one model, whose name is the value of the label `model`.
 
     Attributes:
         stages: seconds of requests by stage.
-
-    Args:
-        name: the value of the label `model`: one of those that are served.
-        families: what it has series of, by name.
     """
 
     def __init__(self, name: str, families: Mapping[str, Any]) -> None:

@@ -68,12 +68,8 @@ GAUGES: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
 def write_page(accept: str, registry: CollectorRegistry, whole: Snapshot | None = None) -> tuple[bytes, str]:
     """The page and its content type: Prometheus' text format, or OpenMetrics if `accept` names it.
 
-    Takes 20 microseconds a line. Called on a thread: the event loop has no time for a thousand lines.
-
-    Args:
-        accept: header of the request.
-        registry: this process's own metrics.
-        whole: what is written instead of them: the metrics of all processes.
+    Takes 20 microseconds a line. Called on a thread: the event loop has no time for a thousand lines. Of several
+    processes `whole`, the metrics of all, is written instead of this one's own.
     """
     encode, content_type = choose_encoder(accept)
     return encode(registry if whole is None else _SnapshotCollector(whole)), content_type
@@ -83,9 +79,6 @@ class MetricsPages:
     """The page for each scrape: written a few times a second at most, else the last one.
 
     A page costs milliseconds, and with several processes each of them, while anybody may ask for it.
-
-    Args:
-        registry: this process's own metrics.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -94,12 +87,7 @@ class MetricsPages:
         self._kept: dict[str, bytes] = {}
 
     async def read(self, accept: str, snapshot: Callable[[], Awaitable[Snapshot | None]]) -> tuple[bytes, str]:
-        """The page and its content type.
-
-        Args:
-            accept: header of the request.
-            snapshot: returns the metrics of all processes; None for one that is alone.
-        """
+        """The page and its content type; `snapshot` returns the metrics of all processes, None for one alone."""
         accept = accept[:_ACCEPT_CHARACTERS]
         content_type, now = choose_encoder(accept)[1], time.monotonic()
         is_often = len(self._written) == PAGES_A_SECOND and now < self._written[0] + 1

@@ -26,12 +26,7 @@ _NANOSECONDS = 1_000_000_000
 
 
 class OpenTelemetryTracing:
-    """Starts a span for every request, sampled as its caller decided, else by `share`.
-
-    Args:
-        processor: where ended spans go.
-        share: of the requests without a caller's decision that are traced.
-    """
+    """Starts a span for every request, sampled as its caller decided; of the others a share, from 0 to 1."""
 
     def __init__(self, processor: SpanProcessor, *, share: float) -> None:
         resource = Resource.create({SERVICE_NAME: DISTRIBUTION, SERVICE_VERSION: own_version()})

@@ -63,12 +63,7 @@ def _load_of(assignment: Assignment) -> Load:
 class ChildServer(Server):
     """One of several processes behind one port.
 
-    Args:
-        settings: its own.
-        load: makes the runner, on a thread.
-        address: where clients reach the service, for the log.
-        connections: where they come from, and idle ones go back to.
-        control: the line of messages to the parent.
+    Connections come over one line from the parent, and idle ones go back there; `control` is the line of messages.
     """
 
     def __init__(
@@ -178,11 +173,7 @@ class ChildServer(Server):
 
 
 class Membership(ProcessGroup):
-    """A child's line to its parent: what it says of itself, and what it is told of all processes together.
-
-    Args:
-        control: the line to the parent.
-    """
+    """A child's line to its parent: what it says of itself, and what it is told of all processes together."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -197,12 +188,7 @@ class Membership(ProcessGroup):
         self._link = await Link.open(self._control)
 
     async def follow(self, registry: CollectorRegistry, on_order: Callable[[str], None]) -> None:
-        """Does what the parent says until it says no more, which orders the end.
-
-        Args:
-            registry: this process's metrics.
-            on_order: given `leave`, `drain` or `end`.
-        """
+        """Does what the parent says until it says no more, which orders the end: `leave`, `drain` or `end`."""
         assert self._link is not None  # noqa: S101 - opened before
         self.say("hello")
         async for message in self._link.messages():

@@ -155,9 +155,6 @@ class Children:
         all: of them, those too that leave or are not ready yet.
         serving: by place, those that are to serve; a place misses while its process is dead.
         is_ending: whether none is to serve any more.
-
-    Args:
-        places: processes that should serve.
     """
 
     def __init__(self, places: int) -> None:
@@ -217,10 +214,6 @@ class ParentMetrics:
 
     Attributes:
         restarts: children that were started because others died.
-
-    Args:
-        processes: that should serve.
-        is_ready: whether all of them do.
     """
 
     def __init__(self, processes: int, is_ready: Callable[[], bool]) -> None:
@@ -241,11 +234,7 @@ class ParentMetrics:
         self._ended: Snapshot = []
 
     async def gather(self, children: Collection[ChildProcess]) -> Snapshot:
-        """The metrics of all.
-
-        Args:
-            children: those that are there, read again once they have answered.
-        """
+        """The metrics of all; `children` are read again once they have answered."""
         asked = [asyncio.ensure_future(child.update_metrics()) for child in children if child.state != "starting"]
         if asked:
             _, late = await asyncio.wait(asked, timeout=ANSWER_SECONDS)
@@ -275,9 +264,6 @@ class Distributor:
 
     The kernel's own way (`SO_REUSEPORT`) draws a child for each connection: of four clients that stay connected, all
     draw the same of two children once in eight times. It also resets the connections that wait for a child that ends.
-
-    Args:
-        listeners: sockets that listen.
     """
 
     def __init__(self, listeners: Sequence[socket.socket]) -> None:

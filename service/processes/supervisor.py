@@ -72,8 +72,7 @@ class Supervisor:
         settings: of all together.
         processes: how many.
         listeners: where clients come.
-        load: where the function is that makes a runner, as `module:name`; None for the service's own.
-        program: what the service was started as, for messages.
+        load, program: as of `Assignment`.
     """
 
     def __init__(

@@ -6,8 +6,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,6 +65,23 @@ async def begin_busy(batcher: Batcher, backend: FakeBackend, runs: int = 1) -> l
         tasks.append(await begin(batcher, job(1)))
         await asyncio.to_thread(backend.wait_for_runs, before + index + 1)
     return tasks
+
+
+@asynccontextmanager
+async def occupied(
+    workers: int = 1, on_token: Mapping[int, BaseException] | None = None, **settings: Any
+) -> AsyncIterator[tuple[Batcher, FakeBackend]]:
+    """A batcher whose workers are all in a run until they are permitted to go, which they are at the latest in the end.
+
+    Its backend raises what `on_token` says of a token.
+    """
+    backend = FakeBackend()
+    backend.on_token = {token: raising(error) for token, error in (on_token or {}).items()}
+    with running(backend, workers=workers, **settings) as batcher:
+        busy = await begin_busy(batcher, backend, runs=workers)
+        yield batcher, backend
+        backend.release()
+        await asyncio.gather(*busy)
 
 
 async def test_answers_in_the_order_of_the_texts_without_padding() -> None:
@@ -139,9 +156,7 @@ def test_serves_several_event_loops_at_once() -> None:
 
 
 async def test_results_leave_when_their_batch_is_done() -> None:
-    backend = FakeBackend()
-    with running(backend) as batcher:
-        busy = await begin_busy(batcher, backend)
+    async with occupied() as (batcher, backend):
         first, second = await begin(batcher, job(5)), await begin(batcher, job(6, 6))
         backend.permit(2)
         assert pooled(await first) == [[5, 1]]
@@ -149,7 +164,6 @@ async def test_results_leave_when_their_batch_is_done() -> None:
         assert not second.done()
         backend.permit()
         assert pooled(await second) == [[12, 2]]
-        await asyncio.gather(*busy)
 
 
 @pytest.mark.parametrize(
@@ -162,16 +176,14 @@ async def test_results_leave_when_their_batch_is_done() -> None:
 async def test_a_worker_leaves_the_others_their_share_but_cuts_no_runs_of_one(
     workers: int, requests: list[list[Job]], run: int
 ) -> None:
-    backend = FakeBackend()
-    with running(backend, workers=workers) as batcher:
-        busy = await begin_busy(batcher, backend, runs=workers)
+    async with occupied(workers=workers) as (batcher, backend):
         waiting = [await begin(batcher, *jobs) for jobs in requests]
         texts = batcher.queued_texts
         backend.permit()
         await asyncio.to_thread(backend.wait_for_runs, workers + 1)
         assert (len(backend.runs[workers]), batcher.queued_texts) == (run, texts - run)
         backend.release()
-        await asyncio.gather(*busy, *waiting)
+        await asyncio.gather(*waiting)
 
 
 async def test_reports_every_run_and_outlives_a_callback_that_fails(caplog: pytest.LogCaptureFixture) -> None:
@@ -182,13 +194,10 @@ async def test_reports_every_run_and_outlives_a_callback_that_fails(caplog: pyte
         records.append(record)
         raise ValueError("no metric of that name")
 
-    backend = FakeBackend()
-    backend.on_token[7] = raising(OSError())
-    with running(backend, max_padding=0.5, on_batch=on_batch) as batcher:
-        busy = await begin_busy(batcher, backend)
+    async with occupied(on_token={7: OSError()}, max_padding=0.5, on_batch=on_batch) as (batcher, backend):
         waiting = await begin(batcher, job(5, 5, 5), job(6, 6))
         backend.release()
-        await asyncio.gather(waiting, *busy)
+        await waiting
         with pytest.raises(InferenceFailed):
             await batcher.submit([job(7)])
         await batcher.submit([job(1)])
@@ -198,9 +207,7 @@ async def test_reports_every_run_and_outlives_a_callback_that_fails(caplog: pyte
 
 
 async def test_tells_time_in_the_queue_from_time_in_the_run() -> None:
-    backend = FakeBackend()
-    with running(backend) as batcher:
-        busy = await begin_busy(batcher, backend)
+    async with occupied() as (batcher, backend):
         began = time.monotonic()
         waiting = await begin(batcher, job(5))
         await asyncio.sleep(0.02)
@@ -213,7 +220,6 @@ async def test_tells_time_in_the_queue_from_time_in_the_run() -> None:
         assert result.queue_seconds >= 0.02
         assert result.inference_seconds >= 0.03
         assert result.queue_seconds + result.inference_seconds <= time.monotonic() - began
-        await asyncio.gather(*busy)
 
 
 async def test_a_full_queue_refuses_before_it_queues_and_says_when_to_come_back() -> None:
@@ -236,9 +242,7 @@ async def test_a_full_queue_refuses_before_it_queues_and_says_when_to_come_back(
 
 
 async def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_other_request() -> None:
-    backend = FakeBackend()
-    with running(backend, max_queue_delay=0.1, max_batch_tokens=1000, max_queue_tokens=10_000) as batcher:
-        busy = await begin_busy(batcher, backend)
+    async with occupied(max_queue_delay=0.1, max_batch_tokens=1000, max_queue_tokens=10_000) as (batcher, backend):
         batcher.executor.rate.add(1000, 1.0)  # a millisecond a token
         large = await begin(batcher, *[job(*range(10))] * 50)  # waits behind nothing: taken whatever its size
         small = [await begin(batcher, job(*range(10))) for _ in range(40)]
@@ -259,7 +263,7 @@ async def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_othe
         assert for_many is not None
         assert for_many.retry_after == pytest.approx(1000 / 2 * 0.032, abs=0.1)
         backend.release()
-        await asyncio.gather(large, *busy, *more, *(task for task in small if not task.done()))
+        await asyncio.gather(large, *more, *(task for task in small if not task.done()))
 
 
 async def test_a_request_larger_than_the_queue_is_told_so_and_its_refusal_is_freed_at_once() -> None:
@@ -277,9 +281,7 @@ async def test_a_request_larger_than_the_queue_is_told_so_and_its_refusal_is_fre
 
 
 async def test_admission_costs_the_same_however_many_requests_wait() -> None:
-    backend = FakeBackend()
-    with running(backend, max_queue_tokens=100_000) as batcher:
-        busy = await begin_busy(batcher, backend)
+    async with occupied(max_queue_tokens=100_000) as (batcher, backend):
         costs: list[int] = []
         waiting: list[Submission] = []
         for requests in (20, 1000):
@@ -289,35 +291,30 @@ async def test_admission_costs_the_same_however_many_requests_wait() -> None:
                 costs.append(lines())
         assert costs[0] == costs[1]
         backend.release()
-        await asyncio.gather(*busy, *waiting)
+        await asyncio.gather(*waiting)
 
 
 async def test_cancelling_frees_the_queue_at_once_and_runs_nothing() -> None:
-    backend = FakeBackend()
-    with running(backend) as batcher:
-        busy = await begin_busy(batcher, backend)
+    async with occupied() as (batcher, backend):
         gone, stays = await begin(batcher, job(5), job(6)), await begin(batcher, job(7))
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
             await gone
         assert (batcher.queued_texts, batcher.queued_tokens) == (1, 1)
         backend.release()
-        await asyncio.gather(stays, *busy)
+        await stays
         assert backend.runs == [[(1,)], [(7,)]]
 
 
 async def test_cancelling_skips_a_text_of_a_failed_batch_that_waits_to_be_run_again() -> None:
-    backend = FakeBackend()
-    backend.on_token[8] = raising(OSError())
-    with running(backend) as batcher:
-        busy = await begin_busy(batcher, backend)
+    async with occupied(on_token={8: OSError()}) as (batcher, backend):
         bad, gone, last = [await begin(batcher, job(token)) for token in (8, 9, 7)]
         backend.permit(2)
         await asyncio.to_thread(backend.wait_for_runs, 3)
         gone.cancel()
         await asyncio.wait([gone])
         backend.release()
-        await asyncio.gather(last, *busy)
+        await last
         with pytest.raises(InferenceFailed):
             await bad
         assert backend.runs == [[(1,)], [(8,), (9,), (7,)], [(8,)], [(7,)]]
@@ -338,9 +335,7 @@ async def test_cancelling_during_a_run_drops_the_rest_of_the_request() -> None:
 
 
 async def test_a_deadline_passes_while_every_worker_is_busy() -> None:
-    backend = FakeBackend()
-    with running(backend) as batcher:
-        busy = await begin_busy(batcher, backend)
+    async with occupied() as (batcher, backend):
         late = await begin(batcher, job(5), deadline=time.monotonic() + 0.02)
         in_time = await begin(batcher, job(6), deadline=time.monotonic() + PATIENCE)
         with pytest.raises(DeadlineExceeded, match="the deadline passed before the answer was there"):
@@ -349,14 +344,12 @@ async def test_a_deadline_passes_while_every_worker_is_busy() -> None:
             await batcher.submit([job(7)], deadline=time.monotonic() - 1)
         assert batcher.queued_tokens == 1
         backend.release()
-        await asyncio.gather(in_time, *busy)
+        await in_time
         assert backend.runs == [[(1,)], [(6,)]]
 
 
 async def test_a_worker_skips_expired_work_even_where_the_event_loop_stands_still() -> None:
-    backend = FakeBackend()
-    with running(backend) as batcher:
-        busy = await begin_busy(batcher, backend)
+    async with occupied() as (batcher, backend):
         late = await begin(batcher, job(5), deadline=time.monotonic() + 0.02)
         time.sleep(0.03)  # the loop stands still
         backend.permit()
@@ -366,7 +359,6 @@ async def test_a_worker_skips_expired_work_even_where_the_event_loop_stands_stil
         with pytest.raises(DeadlineExceeded):
             await late
         backend.release()
-        await asyncio.gather(*busy)
         await batcher.submit([job(6)])
         assert backend.runs == [[(1,)], [(6,)]]
 
@@ -379,10 +371,7 @@ def raising(error: BaseException) -> Callable[[], None]:
 
 
 async def test_a_bad_text_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
-    backend = FakeBackend()
-    backend.on_token[987654] = raising(OSError("no such row"))
-    with running(backend) as batcher:
-        busy = await begin_busy(batcher, backend)
+    async with occupied(on_token={987654: OSError("no such row")}) as (batcher, backend):
         good, bad, fine = [await begin(batcher, job(token)) for token in (5, 987654, 6)]
         backend.release()
         assert pooled(await good) == [[5, 1]]
@@ -392,7 +381,6 @@ async def test_a_bad_text_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
         assert isinstance(caught.value.__cause__, OSError)
         assert backend.runs == [[(1,)], [(5,), (987654,), (6,)], [(5,)], [(987654,)], [(6,)]]
         assert batcher.is_alive()
-        await asyncio.gather(*busy)
     assert "a batch of 1 texts, 1 tokens the longest, failed" in caplog.text
     assert "OSError: no such row" in caplog.text
     assert "Traceback" in caplog.text
@@ -463,15 +451,12 @@ async def test_close_finishes_what_is_queued_and_takes_nothing_more() -> None:
 
 async def test_a_run_that_takes_too_long_is_not_alive_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     a_minute_later = SimpleNamespace(monotonic=lambda: time.monotonic() + 61.0)
-    backend = FakeBackend()
-    with running(backend, max_run_seconds=60.0) as batcher:
-        busy = await begin_busy(batcher, backend)
+    async with occupied(max_run_seconds=60.0) as (batcher, backend):
         assert batcher.is_alive()
         with monkeypatch.context() as later:
             later.setattr(executor, "time", a_minute_later)
             assert not batcher.is_alive()
         backend.release()
-        await asyncio.gather(*busy)
         while any(worker.busy_since is not None for worker in batcher.executor.workers):
             await asyncio.sleep(0)
         with monkeypatch.context() as later:
