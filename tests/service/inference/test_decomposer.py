@@ -31,11 +31,12 @@ def test_parts_are_those_of_the_checkpoints_network(embedder: TaskArtifact) -> N
     np.testing.assert_allclose(found.own_shares, expected.own_shares, atol=1e-5)
 
 
-def test_the_engine_explains_the_similarity_that_it_encodes(embedder: TaskArtifact) -> None:
+def test_the_engine_explains_what_it_encodes(embedder: TaskArtifact) -> None:
+    encoder = read_checkpoint(Folder(embedder.folder, "drawn")).encoder.double().use("eager")
     with Engine.load(embedder.artifact) as engine:
         explained = engine.explain(A, B, through="network")
-        vectors = engine.encode([A, B]).embeddings
-        assert explained.similarity == pytest.approx(vectors[0] @ vectors[1], abs=1e-5)
+        encoded = engine.encode([A, B], attention={"form": "decomposition"})
+        assert explained.similarity == pytest.approx(encoded.embeddings[0] @ encoded.embeddings[1], abs=1e-5)
         assert explained.contributions.sum() == pytest.approx(explained.similarity, abs=1e-5)
         assert explained.contributions.shape == (len(explained.a.tokens) + 1, len(explained.b.tokens) + 1)
         assert explained.a.own_shares is not None
@@ -43,22 +44,6 @@ def test_the_engine_explains_the_similarity_that_it_encodes(embedder: TaskArtifa
             engine.explain_score(A)
         with pytest.raises(Invalid, match="top_pairs"):
             engine.explain(A, B, through="network", top_pairs=3)  # type: ignore[call-arg]
-
-
-def test_a_rerankers_logit_is_explained_by_the_tokens_of_the_pair(reranker: TaskArtifact) -> None:
-    with Engine.load(reranker.artifact) as engine:
-        explained = engine.explain_score(A, B)
-        logits = engine.encode(pairs=[[A, B]], raw_scores=True).values
-        assert explained.logits == pytest.approx(logits[0], abs=1e-5)
-        assert explained.contributions.sum(axis=1) == pytest.approx(explained.logits, abs=1e-5)
-        with pytest.raises(WrongTask, match="call explain_score"):
-            engine.explain(A, B, through="network")
-
-
-def test_encode_says_how_much_of_the_vector_each_token_gives(embedder: TaskArtifact) -> None:
-    encoder = read_checkpoint(Folder(embedder.folder, "drawn")).encoder.double().use("eager")
-    with Engine.load(embedder.artifact) as engine:
-        encoded = engine.encode([A, B], attention={"form": "decomposition"})
         assert encoded.attention is not None
         for text, entry, vector in zip((A, B), encoded.attention, encoded.embeddings, strict=True):
             ids = torch.from_numpy(engine._runner.tokenizer.encode_now([text])[0].input_ids)
@@ -71,10 +56,16 @@ def test_encode_says_how_much_of_the_vector_each_token_gives(embedder: TaskArtif
             assert entry["norms"] @ entry["cosines"] == pytest.approx(np.linalg.norm(vector), abs=1e-5)
 
 
-def test_a_classifiers_scores_are_for_explain(reranker: TaskArtifact) -> None:
-    message = "its task is classification.; POST /explain decomposes"
-    with Engine.load(reranker.artifact) as engine, pytest.raises(Invalid, match=message):
-        engine.encode(pairs=[[A, B]], attention={"form": "decomposition"})
+def test_a_rerankers_logit_is_explained_by_the_tokens_of_the_pair(reranker: TaskArtifact) -> None:
+    with Engine.load(reranker.artifact) as engine:
+        explained = engine.explain_score(A, B)
+        logits = engine.encode(pairs=[[A, B]], raw_scores=True).values
+        assert explained.logits == pytest.approx(logits[0], abs=1e-5)
+        assert explained.contributions.sum(axis=1) == pytest.approx(explained.logits, abs=1e-5)
+        with pytest.raises(WrongTask, match="call explain_score"):
+            engine.explain(A, B, through="network")
+        with pytest.raises(Invalid, match="its task is classification.; POST /explain decomposes"):
+            engine.encode(pairs=[[A, B]], attention={"form": "decomposition"})
 
 
 def without_graph(artifact: Path, directory: Path) -> Path:
