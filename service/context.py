@@ -191,7 +191,7 @@ class RequestContext:
             return self.started + longest
         seconds = float(given) if _NUMBER.fullmatch(given) else 0.0
         if seconds <= 0:
-            raise Invalid("X-Request-Timeout: expected a positive number of seconds", param="X-Request-Timeout")
+            raise Invalid.at("X-Request-Timeout", "expected a positive number of seconds")
         self.has_own_deadline = seconds < longest
         return self.started + min(seconds, longest)
 

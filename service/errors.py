@@ -29,7 +29,7 @@ responses.
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class ServiceError(Exception):
@@ -56,6 +56,11 @@ class ServiceError(Exception):
         super().__init__(self.message)
         self.param = param
         self.retry_after = self.usual_wait if retry_after is None else retry_after
+
+    @classmethod
+    def at(cls, name: str, problem: str) -> Self:
+        """The failure of a field or header: its name begins the message, and `inputs[0]` is `inputs.0` in `param`."""
+        return cls(f"{name}: {problem}", param=name.replace("[", ".").replace("]", ""))
 
     @property
     def reason(self) -> str:

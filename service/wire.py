@@ -92,18 +92,10 @@ def _tei_body(error: ServiceError) -> dict[str, Any]:
     return {"error": error.message, "error_type": kind or ("Validation" if error.status < 500 else "Backend")}
 
 
-def _inference_body(error: ServiceError) -> dict[str, Any]:
-    return {"error": error.message}
-
-
-def _cohere_body(error: ServiceError) -> dict[str, Any]:
-    return {"message": error.message}
-
-
 OURS = ErrorShape(FailureAnswer, ServiceError.body)
 TEI = ErrorShape(TeiFailure, _tei_body)
-INFERENCE_PROTOCOL = ErrorShape(InferenceFailure, _inference_body)
-COHERE = ErrorShape(CohereFailure, _cohere_body)
+INFERENCE_PROTOCOL = ErrorShape(InferenceFailure, lambda error: {"error": error.message})
+COHERE = ErrorShape(CohereFailure, lambda error: {"message": error.message})
 
 
 def validate_value(model: type[M], value: Any) -> M:

@@ -3,15 +3,14 @@
 It knows the request's choices and the model's results, not HTTP and not JSON.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from model.artifact import Manifest
-from model.config_parts import ScoreActivation, Task
+from model.config_parts import ScoreActivation
 from service.answers.attention import build_attention, build_contributions
 from service.answers.entities import LabelledText
 from service.answers.scores import counted
@@ -118,7 +117,7 @@ def _chosen_outputs(
         InferenceFailed: a number is not finite.
     """
     wanted, layers = request.outputs or (), runner.token_outputs
-    output = _pooled(request, results, runner.manifest) if "dense" in wanted else {}
+    output = task_output(request, results, runner.manifest) if "dense" in wanted else {}
     if layers is None or {*wanted} == {"dense"}:
         return output
     hidden = [token_vectors(result) for result in results]
@@ -168,7 +167,27 @@ def task_output(request: EncodeRequest, results: Sequence[JobResult], manifest: 
     """
     if request.output == "tokens":
         return {"embeddings": [_vectors(request, token_vectors(result)) for result in results]}
-    return _OUTPUTS[manifest.task](request, results, manifest)
+    outputs, activation = [result.output for result in results], manifest.activation
+    if request.raw_scores:
+        activation = "identity"
+    match manifest.task:
+        case "embedding":
+            return {"embeddings": _vectors(request, np.stack(outputs))}
+        case "multi_vector":
+            return {"embeddings": [_vectors(request, vectors) for vectors in outputs]}
+        case "sparse":
+            return {"sparse": [_words(row) for row in outputs]}
+        case "classification":
+            return {"scores": activate(np.stack(outputs), activation), "labels": list(manifest.labels)}
+        case "token_classification":
+            return {"scores": [activate(logits, activation) for logits in outputs], "labels": list(manifest.labels)}
+
+
+def _words(row: Float32Array) -> dict[str, Any]:
+    """Words [k] and their weights [k] of a run's pairs [k, 2]."""
+    if not np.isfinite(row).all():
+        raise InferenceFailed()
+    return {"indices": row[:, 0].astype(np.int32), "values": np.ascontiguousarray(row[:, 1])}
 
 
 def activate(logits: Float32Array, activation: ScoreActivation) -> Float32Array:
@@ -190,52 +209,5 @@ def activate(logits: Float32Array, activation: ScoreActivation) -> Float32Array:
     return scores.astype(np.float32)
 
 
-def _pooled(request: EncodeRequest, results: Sequence[JobResult], manifest: Manifest) -> dict[str, Any]:
-    del manifest
-    pooled = results[0].output[np.newaxis] if len(results) == 1 else np.stack([result.output for result in results])
-    return {"embeddings": _vectors(request, pooled)}
-
-
-def _scores(request: EncodeRequest, results: Sequence[JobResult], manifest: Manifest) -> dict[str, Any]:
-    logits = np.stack([result.output for result in results])
-    activation = "identity" if request.raw_scores else manifest.activation
-    return {"scores": activate(logits, activation), "labels": list(manifest.labels)}
-
-
-def _token_scores(request: EncodeRequest, results: Sequence[JobResult], manifest: Manifest) -> dict[str, Any]:
-    activation = "identity" if request.raw_scores else manifest.activation
-    return {"scores": [activate(result.output, activation) for result in results], "labels": list(manifest.labels)}
-
-
-def _sparse(request: EncodeRequest, results: Sequence[JobResult], manifest: Manifest) -> dict[str, Any]:
-    del request, manifest
-    words = [result.output for result in results]
-    if not all(np.isfinite(row).all() for row in words):
-        raise InferenceFailed()
-    values = [np.ascontiguousarray(row[:, 1]) for row in words]
-    return {
-        "sparse": [
-            {"indices": row[:, 0].astype(np.int32), "values": weights}
-            for row, weights in zip(words, values, strict=True)
-        ]
-    }
-
-
-def _token_outputs(request: EncodeRequest, results: Sequence[JobResult], manifest: Manifest) -> dict[str, Any]:
-    del manifest
-    return {"embeddings": [_vectors(request, result.output) for result in results]}
-
-
 def _vectors(request: EncodeRequest, vectors: Float32Array) -> Float32Array:
     return make_vectors(vectors, dimensions=request.dimensions, normalize=request.normalize is not False)
-
-
-_OUTPUTS: Mapping[Task, Callable[[EncodeRequest, Sequence[JobResult], Manifest], dict[str, Any]]] = MappingProxyType(
-    {
-        "embedding": _pooled,
-        "classification": _scores,
-        "token_classification": _token_scores,
-        "sparse": _sparse,
-        "multi_vector": _token_outputs,
-    }
-)

@@ -149,7 +149,7 @@ def compare(
     try:
         cells = contributions(*hidden, pooling=pooling, similarity=request.similarity)
     except ValueError as error:
-        raise Invalid(f"similarity: {error}", param="similarity") from None
+        raise Invalid.at("similarity", str(error)) from None
     first, second = (
         _explained_tokens(text, runner, saliency=_saliency(result, token_shares(part, pooling)))
         for text, result, part in zip(texts, results, hidden, strict=True)
@@ -220,9 +220,8 @@ def _explained_tokens(
 def _length(parts: Float64Array) -> float:
     length = float(np.linalg.norm(parts.sum(axis=0)))
     if not length:
-        raise Invalid(
-            "similarity: a text's vector is 0, its cosine with anything is undefined: ask for the dot product",
-            param="similarity",
+        raise Invalid.at(
+            "similarity", "a text's vector is 0, its cosine with anything is undefined: ask for the dot product"
         )
     return length
 

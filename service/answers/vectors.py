@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,11 @@ from service.batching.jobs import JobResult
 from service.errors import InferenceFailed, Invalid
 from service.inference.backend import Float32Array, Int64Array
 from service.requests.plan import EncodePlan
+from service.requests.schemas import VectorFormat
 from service.requests.spans import SpanTokens
 from service.tokenization.rows import TokenizedInput, stitch
 
 SMALLEST_LENGTH = 1e-12  # torch.nn.functional.normalize's eps: a zero vector stays zero
-
-VectorFormat = Literal["int8", "uint8", "binary", "ubinary"]
-
-FORMATS: tuple[VectorFormat, ...] = ("int8", "uint8", "binary", "ubinary")
 
 
 def make_vectors(vectors: Float32Array, *, dimensions: int | None, normalize: bool) -> Float32Array:
@@ -84,7 +81,7 @@ def _mean(item: TokenizedInput, results: Sequence[JobResult]) -> JobResult:
 
 def is_quantized(name: str | None) -> TypeGuard[VectorFormat]:
     """Whether a format has fewer bits than float32."""
-    return name in FORMATS
+    return name in get_args(VectorFormat)
 
 
 def refuse_format(plan: EncodePlan, manifest: Manifest) -> None:
@@ -96,15 +93,10 @@ def refuse_format(plan: EncodePlan, manifest: Manifest) -> None:
     request, param = plan.request, "encoding_format"
     name, of_tokens = request.encoding_format, request.output == "tokens" or plan.task == "multi_vector"
     if plan.task not in {"embedding", "multi_vector"} and not of_tokens:
-        raise Invalid(
-            f"{param}: {name} is for vectors, and {manifest.model} gives none (its task is {plan.task})", param=param
-        )
+        raise Invalid.at(param, f"{name} is for vectors, and {manifest.model} gives none (its task is {plan.task})")
     if name in {"int8", "uint8"} and of_tokens and (request.output == "tokens" or plan.task == "embedding"):
         whose = "whole texts' vectors" if plan.task == "embedding" else "the model's own answer"
-        raise Invalid(
-            f"{param}: the ranges of {name} are those of {whose}; ask for binary vectors of tokens",
-            param=param,
-        )
+        raise Invalid.at(param, f"the ranges of {name} are those of {whose}; ask for binary vectors of tokens")
     normalize = request.normalize is not False
     check_format(name, manifest, dimensions=plan.dimensions, normalize=normalize, param=param)
 
@@ -134,18 +126,15 @@ def check_format(name: str, manifest: Manifest, *, dimensions: int, normalize: b
     """
     if name in {"int8", "uint8"}:
         if manifest.vector_ranges is None:
-            raise Invalid(f"{param}: the artifact has no ranges for {name} vectors; export it again", param=param)
+            raise Invalid.at(param, f"the artifact has no ranges for {name} vectors; export it again")
         if not normalize or dimensions != len(manifest.vector_ranges.minimum):
-            raise Invalid(
-                f"{param}: {name} is for vectors of length 1 with all their dimensions; set normalize to true, leave "
+            raise Invalid.at(
+                param,
+                f"{name} is for vectors of length 1 with all their dimensions; set normalize to true, leave "
                 "dimensions out, or ask for binary",
-                param=param,
             )
     elif name in {"binary", "ubinary"} and dimensions % 8:
-        raise Invalid(
-            f"{param}: {name} packs eight dimensions into a byte; ask for a multiple of 8, not {dimensions}",
-            param=param,
-        )
+        raise Invalid.at(param, f"{name} packs eight dimensions into a byte; ask for a multiple of 8, not {dimensions}")
 
 
 def quantize(vectors: Float32Array, name: VectorFormat, manifest: Manifest) -> NDArray[Any]:

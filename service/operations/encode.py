@@ -191,10 +191,10 @@ def read_request(request: EncodeRequest, names: InputNames, max_texts: int) -> t
     """
     if request.pairs is None:
         if request.inputs is None and names is INPUTS:
-            raise Invalid("inputs: Field required", param="inputs")
+            raise Invalid.at("inputs", "Field required")
         return read_inputs(request.inputs, names=names, max_texts=max_texts), names
     if request.inputs is not None:
-        raise Invalid("pairs: give either inputs or pairs", param="pairs")
+        raise Invalid.at("pairs", "give either inputs or pairs")
     return read_pairs(request.pairs, max_texts=max_texts), PAIRS if names is INPUTS else names
 
 
@@ -228,14 +228,9 @@ async def _write(
 
 def _check_encoding(request: EncodeRequest, *, as_safetensors: bool) -> None:
     if request.encoding_format == "float16" and not as_safetensors:
-        raise Invalid(
-            'encoding_format: "float16" is for Accept: application/vnd.safetensors; JSON has the others',
-            param="encoding_format",
-        )
+        raise Invalid.at("encoding_format", '"float16" is for Accept: application/vnd.safetensors; JSON has the others')
     if request.encoding_format == "base64" and as_safetensors:
-        raise Invalid(
-            "encoding_format: base64 is for JSON; a safetensors answer has the others", param="encoding_format"
-        )
+        raise Invalid.at("encoding_format", "base64 is for JSON; a safetensors answer has the others")
 
 
 def observe_results(metrics: ModelMetrics, results: Sequence[JobResult], decomposed: Decomposed | None = None) -> None:

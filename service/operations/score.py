@@ -67,10 +67,9 @@ async def score(services: Services, context: RequestContext, wanted: Scoring) ->
     """
     settings, manifest = services.settings, services.runner().manifest
     if len(wanted.documents) > settings.max_texts:
-        raise TooLarge(
-            f"{wanted.names.listed}: {len(wanted.documents)} documents, at most {settings.max_texts} a request are "
-            "taken",
-            param=wanted.names.listed,
+        raise TooLarge.at(
+            f"{wanted.names.listed}",
+            f"{len(wanted.documents)} documents, at most {settings.max_texts} a request are taken",
         )
     for texts, names in ((wanted.each_query_once(), wanted.query_names), (wanted.documents, wanted.names)):
         refuse_long_texts(Inputs(texts=texts), settings.max_text_characters, names=names)
@@ -138,10 +137,10 @@ def _match_bytes(wanted: Scoring, lengths: Sequence[int], most: int) -> int:
         return 0
     matches = sum(sorted(lengths, reverse=True)[: wanted.most])
     if matches * MATCH_BYTES > most:
-        raise TooLarge(
-            f"matches: {matches} tokens with what they found take {matches * MATCH_BYTES} bytes, at most {most} are "
-            "allowed; send fewer documents, or ask for the best ones (top_n)",
-            param="matches",
+        raise TooLarge.at(
+            "matches",
+            f"{matches} tokens with what they found take {matches * MATCH_BYTES} bytes, at most {most} are allowed; "
+            "send fewer documents, or ask for the best ones (top_n)",
         )
     return matches * MATCH_BYTES
 

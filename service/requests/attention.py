@@ -136,9 +136,8 @@ def select_attention(
     """
     _refuse_contradictions(request)
     if not any(num_heads):
-        raise Invalid(
-            "attention: the model has no heads (a table of vectors, or all were removed), so it has no attention",
-            param="attention",
+        raise Invalid.at(
+            "attention", "the model has no heads (a table of vectors, or all were removed), so it has no attention"
         )
     layers = _layers(request.layers, len(num_heads))
     if request.reduce == "rollout":
@@ -150,30 +149,25 @@ def select_attention(
 
 def _refuse_contradictions(request: AttentionRequest) -> None:
     if request.form == "norms" and request.reduce == "rollout":
-        raise Invalid(
-            'attention.reduce: a rollout follows weights that sum to 1, form "norms" gives lengths of vectors; ask for '
-            '"none", "mean" or "max"',
-            param="attention.reduce",
+        raise Invalid.at(
+            "attention.reduce",
+            'a rollout follows weights that sum to 1, form "norms" gives lengths of vectors; ask for "none", "mean" '
+            'or "max"',
         )
     if request.form == "norms" and request.renormalise:
-        raise Invalid(
-            'attention.renormalise: rows of form "norms" are lengths of vectors, with no sum to come back to; leave it '
-            "out",
-            param="attention.renormalise",
+        raise Invalid.at(
+            "attention.renormalise",
+            'rows of form "norms" are lengths of vectors, with no sum to come back to; leave it out',
         )
     if request.form == "stats":
         defaults = AttentionRequest()
         for field in ("queries", "reduce", "level", "top_k", "exclude_special", "renormalise"):
             if getattr(request, field) != getattr(defaults, field):
-                raise Invalid(
-                    f'attention.{field}: form "stats" describes whole rows of single heads; leave {field} out',
-                    param=f"attention.{field}",
+                raise Invalid.at(
+                    f"attention.{field}", f'form "stats" describes whole rows of single heads; leave {field} out'
                 )
     if request.renormalise and not request.exclude_special:
-        raise Invalid(
-            "attention.renormalise: whole rows sum to 1 as they are; it needs exclude_special",
-            param="attention.renormalise",
-        )
+        raise Invalid.at("attention.renormalise", "whole rows sum to 1 as they are; it needs exclude_special")
 
 
 def _layers(value: Any, count: int) -> tuple[int, ...]:
@@ -184,9 +178,8 @@ def _layers(value: Any, count: int) -> tuple[int, ...]:
     layers = []
     for layer in _indices(value, "layers", '"all", "last" or a list of layer indices'):
         if not -count <= layer < count:
-            raise Invalid(
-                f"attention.layers: the model has {count} layers, valid indices are {-count} to {count - 1}",
-                param="attention.layers",
+            raise Invalid.at(
+                "attention.layers", f"the model has {count} layers, valid indices are {-count} to {count - 1}"
             )
         layers.append(layer % count)
     return tuple(dict.fromkeys(layers))
@@ -197,13 +190,13 @@ def _heads(value: Any, layers: Sequence[int], counts: Sequence[int]) -> tuple[in
     for layer, count in zip(layers, counts, strict=True):
         if min(heads) < 0 or max(heads) >= count:
             has = f"has {count} heads, valid indices are 0 to {count - 1}" if count else "has no heads"
-            raise Invalid(f"attention.heads: layer {layer} {has}", param="attention.heads")
+            raise Invalid.at("attention.heads", f"layer {layer} {has}")
     return heads
 
 
 def _indices(value: Any, field: str, expected: str) -> list[int]:
     if type(value) is not list or not value or set(map(type, value)) != {int}:
-        raise Invalid(f"attention.{field}: expected {expected}", param=f"attention.{field}")
+        raise Invalid.at(f"attention.{field}", f"expected {expected}")
     return value
 
 
@@ -223,18 +216,18 @@ def check_attention_size(
     """
     size = selection.answer_bytes(inputs, is_half=is_half) + FLOAT_BYTES * block_floats
     if size > max_bytes:
-        raise TooLarge(
-            f"attention: the answer would hold {size} bytes of weights, at most {max_bytes} are allowed; ask for fewer "
+        raise TooLarge.at(
+            "attention",
+            f"the answer would hold {size} bytes of weights, at most {max_bytes} are allowed; ask for fewer "
             'layers or heads, for queries "cls", reduce, top_k or form "stats", or send fewer or shorter inputs',
-            param="attention",
         )
     work = selection.work_bytes([axes.num_tokens for axes in inputs])
     if work > max_work_bytes:
         cure = "a rollout needs every layer:" if selection.options.reduce == "rollout" else "ask for fewer layers, or"
-        raise TooLarge(
-            f"attention: {work} bytes of weights would be computed, at most {max_work_bytes} are allowed; {cure} "
-            "send fewer or shorter inputs",
-            param="attention",
+        raise TooLarge.at(
+            "attention",
+            f"{work} bytes of weights would be computed, at most {max_work_bytes} are allowed; {cure} send fewer or "
+            "shorter inputs",
         )
     return size
 
@@ -339,39 +332,36 @@ def read_head_mask(value: Any, manifest: Manifest, *, param: str = "head_mask") 
     config = manifest.config
     gates = np.ones(sum(config.num_heads), dtype=np.float32)
     if type(value) is not list or len(value) > len(gates):
-        raise Invalid(f"{param}: {EXPECTED}, at most {len(gates)}, the model's heads", param=param)
+        raise Invalid.at(param, f"{EXPECTED}, at most {len(gates)}, the model's heads")
     require_input(manifest, HEAD_GATES, param=param)
     named: set[int] = set()
     for index, entry in enumerate(value):
-        layer, head, gate = _read_entry(entry, config.num_heads, param, index)
+        name = f"{param}[{index}]"
+        layer, head, gate = _read_entry(entry, config.num_heads, name)
         place = config.head_span(layer).start + head
         if place in named:
-            raise _invalid(param, index, f"layer {layer}, head {head} is named twice")
+            raise Invalid.at(name, f"layer {layer}, head {head} is named twice")
         named.add(place)
         gates[place] = gate
     return gates
 
 
-def _read_entry(entry: Any, num_heads: Sequence[int], param: str, index: int) -> tuple[int, int, float]:
+def _read_entry(entry: Any, num_heads: Sequence[int], name: str) -> tuple[int, int, float]:
     """Layer and head counted from 0, and the gate."""
     if type(entry) is not list or [type(part) for part in entry[:2]] != [int, int] or len(entry) != 3:
-        raise _invalid(param, index, "expected [layer, head, gate], layer and head whole numbers")
+        raise Invalid.at(name, "expected [layer, head, gate], layer and head whole numbers")
     layer, head, gate = entry
     if type(gate) not in (int, float) or not 0 <= gate <= 1:
-        raise _invalid(param, index, "the gate is no number from 0 (head removed) to 1 (head as it is)")
+        raise Invalid.at(name, "the gate is no number from 0 (head removed) to 1 (head as it is)")
     layers = len(num_heads)
     if not -layers <= layer < layers:
-        raise _invalid(param, index, f"the model has {layers} layers, valid indices are {-layers} to {layers - 1}")
+        raise Invalid.at(name, f"the model has {layers} layers, valid indices are {-layers} to {layers - 1}")
     layer %= layers
     count = num_heads[layer]
     if not -count <= head < count:
         has = f"has {count} heads, valid indices are {-count} to {count - 1}" if count else "has no heads"
-        raise _invalid(param, index, f"layer {layer} {has}")
+        raise Invalid.at(name, f"layer {layer} {has}")
     return layer, head % count, float(gate)
-
-
-def _invalid(param: str, index: int, what: str) -> Invalid:
-    return Invalid(f"{param}[{index}]: {what}", param=f"{param}.{index}")
 
 
 def require_input(manifest: Manifest, name: str, *, param: str) -> None:
@@ -381,8 +371,8 @@ def require_input(manifest: Manifest, name: str, *, param: str) -> None:
         Invalid: saying what to do.
     """
     if name not in manifest.inputs:
-        raise Invalid(
-            f"{param}: the artifact served here was made before this was possible (its graph has no {name}); "
-            "export the model again",
-            param=param,
+        raise Invalid.at(
+            param,
+            f"the artifact served here was made before this was possible (its graph has no {name}); export the model "
+            "again",
         )

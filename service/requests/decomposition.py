@@ -37,10 +37,10 @@ class DecompositionPlan:
         """
         size = FLOAT_BYTES * FIGURES * sum(length + 1 for length in lengths)
         if size > max_bytes:
-            raise TooLarge(
-                f"attention: the answer would hold {size} bytes of contributions, at most {max_bytes} are allowed; "
-                "send fewer or shorter inputs",
-                param="attention",
+            raise TooLarge.at(
+                "attention",
+                f"the answer would hold {size} bytes of contributions, at most {max_bytes} are allowed; send fewer or "
+                "shorter inputs",
             )
         return size
 
@@ -60,11 +60,9 @@ def plan_decomposition(request: EncodeRequest, manifest: Manifest) -> Decomposit
         return None
     if manifest.task != "embedding":
         cure = "; POST /explain decomposes a classifier's scores" if manifest.task == "classification" else ""
-        raise Invalid(
-            f"{PARAM}: {manifest.model} returns no vector of a text (its task is {manifest.task}){cure}", param=PARAM
-        )
+        raise Invalid.at(PARAM, f"{manifest.model} returns no vector of a text (its task is {manifest.task}){cure}")
     if EXPLAIN_GRAPH not in manifest.files:
-        raise Invalid(f"{PARAM}: {missing_graph(manifest)}", param=PARAM)
+        raise Invalid.at(PARAM, f"{missing_graph(manifest)}")
     _refuse_contradictions(request, options)
     return DecompositionPlan(options, manifest.config.output_size)
 
@@ -98,11 +96,10 @@ def check_explained(
     """
     for index, tokens in enumerate(lengths):
         if tokens > max_explained:
-            name, param = names.of(index)
-            raise TooLarge(
-                f"{name}: {tokens} tokens, at most {max_explained} are explained through the network, which costs "
+            raise TooLarge.at(
+                names.of(index),
+                f"{tokens} tokens, at most {max_explained} are explained through the network, which costs "
                 f"their square; {cure}",
-                param=param,
             )
     most, rows = TEXTS_AT_MOST * max_explained**2, sum(tokens**2 for tokens in lengths)
     if rows > most:
@@ -117,10 +114,9 @@ def _refuse_contradictions(request: EncodeRequest, options: AttentionRequest) ->
     defaults = AttentionRequest()
     for field in ("layers", "heads", "queries", "reduce", "top_k", "exclude_special", "renormalise"):
         if getattr(options, field) != getattr(defaults, field):
-            raise Invalid(
-                f'attention.{field}: form "decomposition" follows tokens through all heads of all layers; leave '
-                f"{field} out",
-                param=f"attention.{field}",
+            raise Invalid.at(
+                f"attention.{field}",
+                f'form "decomposition" follows tokens through all heads of all layers; leave {field} out',
             )
     for field, is_asked in (
         ("head_mask", bool(request.head_mask)),
@@ -128,7 +124,6 @@ def _refuse_contradictions(request: EncodeRequest, options: AttentionRequest) ->
         ("output", request.output == "tokens"),
     ):
         if is_asked:
-            raise Invalid(
-                f'{field}: form "decomposition" is of the pooled vector of the whole network; leave {field} out',
-                param=field,
+            raise Invalid.at(
+                field, f'form "decomposition" is of the pooled vector of the whole network; leave {field} out'
             )

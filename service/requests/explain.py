@@ -165,7 +165,7 @@ class ExplainPlan:
         places = (place for place, (start, end) in enumerate(text.offsets or ()) if start <= at < end)
         if (found := next(places, None)) is None:
             cut = "the text was cut before it" if text.truncated else "a space, or behind the text's end"
-            raise Invalid(f"at: no token of the text is at character {at}: {cut}", param="at")
+            raise Invalid.at("at", f"no token of the text is at character {at}: {cut}")
         return found
 
     def check_texts(self, texts: Sequence[TokenizedInput], *, max_explained: int) -> None:
@@ -193,11 +193,11 @@ def plan_explaining(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
     """
     labels_tokens = manifest.task == "token_classification"
     if request.at is not None and not labels_tokens:
-        raise Invalid(f"at: {manifest.model} labels no tokens; leave it out", param="at")
+        raise Invalid.at("at", f"{manifest.model} labels no tokens; leave it out")
     if request.through == "pooling":
         return _plan_pooling(request, manifest)
     if request.at is None and labels_tokens:
-        raise Invalid("at: Field required, since this model labels tokens", param="at")
+        raise Invalid.at("at", "Field required, since this model labels tokens")
     if manifest.task not in {"embedding", "classification", "token_classification"}:
         raise WrongTask(
             f"{manifest.model} is for {manifest.task.replace('_', '-')}: only an embedding's similarity and a "
@@ -206,7 +206,7 @@ def plan_explaining(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
     if EXPLAIN_GRAPH not in manifest.files:
         raise NotFound(missing_graph(manifest))
     if request.head_mask:
-        raise Invalid('head_mask: heads cannot be switched off through the network; take "pooling"', param="head_mask")
+        raise Invalid.at("head_mask", 'heads cannot be switched off through the network; take "pooling"')
     if manifest.task != "embedding":
         return _plan_scores(request, manifest)
     prompt, inputs = _both_texts(request, manifest, manifest.config.embedding_size)
@@ -235,7 +235,7 @@ def _plan_pooling(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
 def _both_texts(request: ExplainRequest, manifest: Manifest, size: int) -> tuple[Prompt | None, Inputs]:
     """Both texts behind their prompt; their vectors have `size` dimensions."""
     if request.b is None:
-        raise Invalid("b: Field required", param="b")
+        raise Invalid.at("b", "Field required")
     check_dimensions(request.dimensions, size)
     given = Inputs(texts=(request.a, request.b))
     return with_prompt(manifest.defaults, given, name=request.prompt_name, text=request.prompt)
@@ -245,10 +245,10 @@ def _plan_scores(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
     defaults = ExplainRequest(a="")
     for field in ("similarity", "dimensions", "top_pairs", "prompt_name", "prompt"):
         if getattr(request, field) != getattr(defaults, field):
-            raise Invalid(f"{field}: a classifier's scores are explained, which have none; leave it out", param=field)
+            raise Invalid.at(field, "a classifier's scores are explained, which have none; leave it out")
     names = InputNames(listed="", singles=SIDES[:1])
     if request.b is None:
         return ExplainPlan(request, Inputs(texts=(request.a,)), names)
     if not manifest.pairs:
-        raise Invalid(f"b: {manifest.model} reads one text at a time; leave it out", param="b")
+        raise Invalid.at("b", f"{manifest.model} reads one text at a time; leave it out")
     return ExplainPlan(request, Inputs(text_pairs=((request.a, request.b),)), names)

@@ -5,7 +5,7 @@ It knows the model's manifest and tokenizer, neither HTTP nor threads; whoever r
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NotRequired, TypedDict
+from typing import NotRequired, TypedDict, get_args
 
 from model.artifact import NORM_LAYERS, Defaults, Manifest
 from model.config_parts import Task
@@ -23,7 +23,7 @@ from service.requests.attention import (
     select_attention,
 )
 from service.requests.decomposition import DecompositionPlan, plan_decomposition
-from service.requests.schemas import EncodeRequest
+from service.requests.schemas import EncodeRequest, VectorFormat
 from service.requests.spans import SpanPlan, read_spans
 from service.settings import Settings
 from service.tokenization.inputs import Inputs
@@ -38,7 +38,6 @@ ARRAYS_OF_PARTS = 16  # made of each text's parts on the way to its norms and co
 ENTITY_FLOATS = 64  # numbers that take as much space and time as one entity, about
 POOLED_TOKENS = 2048  # of a document whose tokens share vectors: time and memory grow with the square
 TOKEN_NUMBERS = 4  # for each token besides its vector: id, offsets, row
-FEWER_BITS = frozenset({"int8", "uint8", "binary", "ubinary"})
 SPARSE_WORDS = 4096  # with a weight, at the most: trained models give a text a few hundred
 
 
@@ -162,7 +161,7 @@ def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) ->
     if request.normalize is None:
         request = request.model_copy(update={"normalize": manifest.defaults.unit_length})
     if request.spans is not None and request.output == "tokens":
-        raise Invalid('spans: output "tokens" answers every token; leave one of the two out', param="spans")
+        raise Invalid.at("spans", 'output "tokens" answers every token; leave one of the two out')
     spans = None if request.spans is None else read_spans(request.spans, inputs, manifest)
     decomposition = plan_decomposition(request, manifest)
     selection = _select(request, inputs, manifest)
@@ -197,19 +196,19 @@ def _check_outputs(request: EncodeRequest, manifest: Manifest) -> int:
     known = ["dense", *manifest.token_outputs] if manifest.task == "embedding" else []
     if missing := [name for name in request.outputs if name not in known]:
         has = f"has {', '.join(known)}" if known else f"has none to choose from (its task is {manifest.task})"
-        raise Invalid(f"outputs: {manifest.model} gives no {missing[0]}; it {has}", param="outputs")
+        raise Invalid.at("outputs", f"{manifest.model} gives no {missing[0]}; it {has}")
     for name, is_asked in (
         ('output "tokens"', request.output == "tokens"),
         ("spans", request.spans is not None),
         ("long_texts", request.long_texts is not None),
-        (f"encoding_format {request.encoding_format}", request.encoding_format in FEWER_BITS),
+        (f"encoding_format {request.encoding_format}", request.encoding_format in get_args(VectorFormat)),
     ):
         if is_asked and request.outputs != ["dense"]:
-            raise Invalid(f"outputs: {name} is for dense vectors alone; leave one of the two out", param="outputs")
+            raise Invalid.at("outputs", f"{name} is for dense vectors alone; leave one of the two out")
     if request.dimensions is not None and "dense" not in request.outputs:
-        raise Invalid("dimensions: they are of dense vectors, and outputs asks for none", param="dimensions")
+        raise Invalid.at("dimensions", "they are of dense vectors, and outputs asks for none")
     if request.normalize is not None and {*request.outputs} == {"sparse"}:
-        raise Invalid("normalize: it is for vectors, and outputs asks for none", param="normalize")
+        raise Invalid.at("normalize", "it is for vectors, and outputs asks for none")
     return sum(manifest.token_outputs.get(name, 0) for name in set(request.outputs))
 
 
@@ -217,20 +216,18 @@ def _check_token_options(plan: EncodePlan, manifest: Manifest) -> None:
     """Refuses options for vectors of tokens if there are none."""
     request = plan.request
     if request.return_tokens and not plan.answers_tokens:
-        raise Invalid(
-            "return_tokens: the answer has no vectors of tokens; ask for output tokens", param="return_tokens"
-        )
+        raise Invalid.at("return_tokens", "the answer has no vectors of tokens; ask for output tokens")
     if request.pool_factor is None:
         return
     if manifest.task != "multi_vector" or request.output == "tokens" or plan.spans is not None:
-        raise Invalid(
-            f"pool_factor: it is for the token vectors of a late-interaction model (the task of {manifest.model} is "
+        raise Invalid.at(
+            "pool_factor",
+            f"it is for the token vectors of a late-interaction model (the task of {manifest.model} is "
             f"{manifest.task})",
-            param="pool_factor",
         )
     if request.role == "query" or not request.normalize:
         what = "documents, not queries" if request.role == "query" else "vectors of length 1; leave normalize out"
-        raise Invalid(f"pool_factor: it is for {what}", param="pool_factor")
+        raise Invalid.at("pool_factor", f"it is for {what}")
 
 
 def check_dimensions(dimensions: int | None, size: int, *, name: str = "dimensions") -> int:
@@ -240,7 +237,7 @@ def check_dimensions(dimensions: int | None, size: int, *, name: str = "dimensio
         Invalid: more than there are.
     """
     if dimensions is not None and dimensions > size:
-        raise Invalid(f"{name}: expected 1 to {size}, the size of the vectors", param=name)
+        raise Invalid.at(name, f"expected 1 to {size}, the size of the vectors")
     return dimensions or size
 
 
@@ -248,16 +245,15 @@ def _select(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> Atten
     if request.attention is None:
         return None
     if request.attention.level == "word" and (inputs.token_ids is not None or inputs.id_pairs is not None):
-        raise Invalid("attention.level: token ids have no words; send texts", param="attention.level")
+        raise Invalid.at("attention.level", "token ids have no words; send texts")
     if request.attention.form == "decomposition":
         return None
     if request.attention.form == "norms":
         require_input(manifest, NORM_LAYERS, param="attention.form")
         if manifest.config.output_gate:
-            raise Invalid(
-                'attention.form: "norms" would leave out the gates that this network puts on what each query takes; '
-                'ask for "weights"',
-                param="attention.form",
+            raise Invalid.at(
+                "attention.form",
+                '"norms" would leave out the gates that this network puts on what each query takes; ask for "weights"',
             )
     return select_attention(request.attention, manifest.config.num_heads, causal=manifest.config.causal)
 
@@ -265,38 +261,35 @@ def _select(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> Atten
 def _refuse_other_tasks(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> None:
     """Refuses what another task would answer."""
     if inputs.is_paired and not manifest.pairs:
-        raise Invalid(
-            f"pairs: {manifest.model} reads one text at a time (its task is {manifest.task}); send inputs",
-            param="pairs",
+        raise Invalid.at(
+            "pairs", f"{manifest.model} reads one text at a time (its task is {manifest.task}); send inputs"
         )
     if request.entities is not None:
         _check_entities(request, inputs, manifest)
     has_vectors = manifest.task in {"embedding", "multi_vector"} or request.output == "tokens"
     for field, use in (("dimensions", "cut"), ("normalize", "normalise")):
         if getattr(request, field) is not None and not has_vectors:
-            raise Invalid(
-                f"{field}: {manifest.model} returns no vectors to {use} (its task is {manifest.task})", param=field
-            )
+            raise Invalid.at(field, f"{manifest.model} returns no vectors to {use} (its task is {manifest.task})")
     has_scores = manifest.task in {"classification", "token_classification"} and request.output == "pooled"
     if request.raw_scores and not has_scores:
-        raise Invalid("raw_scores: the answer has no scores; leave it out", param="raw_scores")
+        raise Invalid.at("raw_scores", "the answer has no scores; leave it out")
     if request.pair_truncation != "longest_first" and not inputs.is_paired:
-        raise Invalid("pair_truncation: it is for pairs; leave it out", param="pair_truncation")
+        raise Invalid.at("pair_truncation", "it is for pairs; leave it out")
 
 
 def _check_entities(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> None:
     """Refuses what has no entities: other models, inputs without characters, and vectors."""
     if manifest.task != "token_classification":
-        raise Invalid(f"entities: {manifest.model} labels no tokens (its task is {manifest.task})", param="entities")
+        raise Invalid.at("entities", f"{manifest.model} labels no tokens (its task is {manifest.task})")
     if inputs.texts is None:
-        raise Invalid("entities: only texts have places of entities; send texts", param="entities")
+        raise Invalid.at("entities", "only texts have places of entities; send texts")
     for name, is_asked in (
         ('output "tokens"', request.output == "tokens"),
         ("spans", request.spans is not None),
         ("prompt", bool(request.prompt or request.prompt_name)),
     ):
         if is_asked:
-            raise Invalid(f"entities: {name} does not go with them; leave one of the two out", param="entities")
+            raise Invalid.at("entities", f"{name} does not go with them; leave one of the two out")
 
 
 def _plan_overlap(request: EncodeRequest, manifest: Manifest) -> int | None:
@@ -304,7 +297,7 @@ def _plan_overlap(request: EncodeRequest, manifest: Manifest) -> int | None:
     if request.long_texts == "windows":
         return manifest.max_sequence_length // 4 if wanted is None else wanted
     if wanted is not None:
-        raise Invalid('entities.overlap: windows have it; set long_texts to "windows"', param="entities.overlap")
+        raise Invalid.at("entities.overlap", 'windows have it; set long_texts to "windows"')
     return 0 if request.long_texts == "mean" else None
 
 
@@ -315,18 +308,15 @@ def check_long_texts(request: EncodeRequest, inputs: Inputs, manifest: Manifest)
         Invalid: no texts, a task that windows are not for, or an answer that has an entry a token.
     """
     if inputs.texts is None:
-        raise Invalid(
-            "long_texts: only texts are read in windows, not token ids or pairs; send texts", param="long_texts"
-        )
+        raise Invalid.at("long_texts", "only texts are read in windows, not token ids or pairs; send texts")
     if request.long_texts == "mean" and manifest.task != "embedding":
-        raise Invalid(
-            f"long_texts: {manifest.model} returns no vector of a text to average (its task is {manifest.task})",
-            param="long_texts",
+        raise Invalid.at(
+            "long_texts", f"{manifest.model} returns no vector of a text to average (its task is {manifest.task})"
         )
     if request.long_texts == "windows" and manifest.task != "token_classification":
-        raise Invalid(
-            f'long_texts: "windows" are for models that label tokens (the task of {manifest.model} is {manifest.task})',
-            param="long_texts",
+        raise Invalid.at(
+            "long_texts",
+            f'"windows" are for models that label tokens (the task of {manifest.model} is {manifest.task})',
         )
     for name, is_asked in (
         ('output "tokens"', request.output == "tokens"),
@@ -334,7 +324,7 @@ def check_long_texts(request: EncodeRequest, inputs: Inputs, manifest: Manifest)
         ("spans", request.spans is not None),
     ):
         if is_asked:
-            raise Invalid(f"long_texts: {name} is of a text read whole; leave one of the two out", param="long_texts")
+            raise Invalid.at("long_texts", f"{name} is of a text read whole; leave one of the two out")
 
 
 def choose_prompt(
@@ -347,13 +337,13 @@ def choose_prompt(
     """
     if text is not None:
         if name is not None:
-            raise Invalid("prompt: give either prompt or prompt_name", param="prompt")
+            raise Invalid.at("prompt", "give either prompt or prompt_name")
         return Prompt(text) if text else None
     if name is None:
         name = defaults.default_prompt_name
         return None if name is None or name not in defaults.prompts else Prompt(defaults.prompts[name], name)
     if name not in defaults.prompts:
-        raise Invalid(f"{name_param}: {_known(defaults)}", param=name_param)
+        raise Invalid.at(name_param, _known(defaults))
     return Prompt(defaults.prompts[name], name)
 
 
@@ -373,10 +363,10 @@ def with_prompt(
     if inputs.texts is not None:
         return prompt, replace(inputs, texts=prompt.before(inputs.texts))
     if inputs.is_paired and (name is not None or text is not None):
-        raise Invalid("prompt: pairs are read without a prompt; leave it out", param="prompt")
+        raise Invalid.at("prompt", "pairs are read without a prompt; leave it out")
     if name is not None or text is not None:
         param = "prompt_name" if text is None else "prompt"
-        raise Invalid(f"{param}: token ids are used as given; send texts, or ids that begin with its own", param=param)
+        raise Invalid.at(param, "token ids are used as given; send texts, or ids that begin with its own")
     return None, inputs
 
 
@@ -429,9 +419,8 @@ def check_sizes(
             param="output",
         )
     if plan.request.pool_factor is not None and (longest := max(lengths)) > POOLED_TOKENS:
-        raise TooLarge(
-            f"pool_factor: a document has {longest} tokens, at most {POOLED_TOKENS} are pooled; send it in parts",
-            param="pool_factor",
+        raise TooLarge.at(
+            "pool_factor", f"a document has {longest} tokens, at most {POOLED_TOKENS} are pooled; send it in parts"
         )
     hidden_bytes = 0 if plan.spans is None else plan.spans.work_bytes(lengths)
     if plan.token_numbers:

@@ -74,23 +74,21 @@ def role_of_request(request: EncodeRequest, inputs: Inputs, manifest: Manifest, 
     role = text_role(request.role, manifest, added)
     tells_apart = any(name in manifest.defaults.prompts for names in PROMPTS.values() for name in names)
     if not (manifest.task == "multi_vector" or manifest.query_table or tells_apart):
-        raise Invalid(f"role: {manifest.model} reads queries and documents alike; leave it out", param="role")
+        raise Invalid.at("role", f"{manifest.model} reads queries and documents alike; leave it out")
     if inputs.texts is None:
-        raise Invalid("role: token ids and pairs are read as they are given; send texts", param="role")
+        raise Invalid.at("role", "token ids and pairs are read as they are given; send texts")
     if request.prompt is not None or request.prompt_name is not None:
-        raise Invalid("role: it chooses the prompt; leave prompt and prompt_name out", param="role")
+        raise Invalid.at("role", "it chooses the prompt; leave prompt and prompt_name out")
     if role.expansion is not None and (request.attention is not None or request.truncate == "start"):
         what = "attention" if request.attention is not None else 'truncate "start"'
-        raise Invalid(
-            f"role: queries of {manifest.model} end in tokens that are no text; leave {what} out", param="role"
-        )
+        raise Invalid.at("role", f"queries of {manifest.model} end in tokens that are no text; leave {what} out")
     if manifest.query_table and request.role == "query":
         uses = {"attention": request.attention, "head_mask": request.head_mask, "output": request.output == "tokens"}
         if asked := [name for name, use in uses.items() if use]:
-            raise Invalid(
-                f"role: queries of {manifest.model} are read by a table of weights, without the network; leave "
-                f"{asked[0]} out",
-                param="role",
+            raise Invalid.at(
+                "role",
+                f"queries of {manifest.model} are read by a table of weights, without the network; leave {asked[0]} "
+                "out",
             )
     return role
 

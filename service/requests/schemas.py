@@ -54,7 +54,8 @@ MAX_PROMPT_CHARACTERS = 1024  # it stands before every text of a request: what i
 PromptText = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)]
 Output = Literal["dense", "sparse", "multi_vector"]
 Aggregation = Literal["none", "simple", "first", "average", "max"]
-EncodingFormat = Literal["float", "base64", "float16", "int8", "uint8", "binary", "ubinary"]
+VectorFormat = Literal["int8", "uint8", "binary", "ubinary"]
+EncodingFormat = Literal["float", "base64", "float16", VectorFormat]
 Choice = Annotated[Any, one_of({"enum": ["all"]}, list_schema(_INDEX))]
 LayerChoice = Annotated[Any, one_of({"enum": ["all", "last"]}, list_schema({"type": "integer"}))]
 

@@ -289,15 +289,13 @@ def reads_pairs(scoring: Scoring, manifest: Manifest) -> bool:
         Invalid: attention is asked for of a model that reads each text apart, or matches of one without token vectors.
     """
     if scoring.weights is not None and not manifest.token_outputs:
-        raise Invalid(
-            f"weights: {manifest.model} has one output; they are for a model with several (BGE-M3)", param="weights"
-        )
+        raise Invalid.at("weights", f"{manifest.model} has one output; they are for a model with several (BGE-M3)")
     if scoring.matches and manifest.task != "multi_vector":
         instead = "; ask it for attention across the pair" if manifest.task == "classification" else ""
-        raise Invalid(
-            f"matches: {manifest.model} returns no vectors of tokens (its task is {manifest.task}){instead}; a "
-            "multi-vector model shows what each token found",
-            param="matches",
+        raise Invalid.at(
+            "matches",
+            f"{manifest.model} returns no vectors of tokens (its task is {manifest.task}){instead}; a multi-vector "
+            "model shows what each token found",
         )
     if manifest.task == "classification":
         _refuse_classifier(manifest)
@@ -307,10 +305,10 @@ def reads_pairs(scoring: Scoring, manifest: Manifest) -> bool:
     if manifest.task == "token_classification":
         raise WrongTask(f"{manifest.model} labels tokens: it scores no pairs; POST /predict gives its entities")
     if scoring.attention is not None:
-        raise Invalid(
-            f"attention: {manifest.model} reads query and document apart (its task is {manifest.task}), so neither "
-            "looks at the other; a cross-encoder's attention can be asked for",
-            param="attention",
+        raise Invalid.at(
+            "attention",
+            f"{manifest.model} reads query and document apart (its task is {manifest.task}), so neither looks at the "
+            "other; a cross-encoder's attention can be asked for",
         )
     return False
 

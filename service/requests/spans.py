@@ -83,30 +83,28 @@ def read_spans(spans: Spans, inputs: Inputs, manifest: Manifest) -> SpanPlan:
         Invalid: no texts, a model that does not take the mean of its tokens, or ranges that are not in the texts.
     """
     if inputs.texts is None:
-        raise Invalid(f"{PARAM}: only texts have spans of characters, not token ids or pairs; send texts", param=PARAM)
+        raise Invalid.at(PARAM, "only texts have spans of characters, not token ids or pairs; send texts")
     _refuse_model(manifest)
     if len(spans) != len(inputs.texts):
-        raise Invalid(
-            f"{PARAM}: expected a list of spans for each of {len(inputs.texts)} inputs, got {len(spans)}", param=PARAM
-        )
+        raise Invalid.at(PARAM, f"expected a list of spans for each of {len(inputs.texts)} inputs, got {len(spans)}")
     for index, (text, ranges) in enumerate(zip(inputs.texts, spans, strict=True)):
         for place, (start, end) in enumerate(ranges):
             if not start < end <= len(text):
-                raise _invalid(index, place, f"expected [start, end] with start < end <= {len(text)}, the text's end")
+                raise Invalid.at(
+                    f"{PARAM}[{index}][{place}]",
+                    f"expected [start, end] with start < end <= {len(text)}, the text's end",
+                )
     return SpanPlan(spans, manifest.config.hidden_size)
 
 
 def _refuse_model(manifest: Manifest) -> None:
     config = manifest.config
     if manifest.task != "embedding":
-        raise Invalid(
-            f"{PARAM}: {manifest.model} returns no vector of a text (its task is {manifest.task})", param=PARAM
-        )
+        raise Invalid.at(PARAM, f"{manifest.model} returns no vector of a text (its task is {manifest.task})")
     if config.pooling != "mean" or config.projections:
         way = "mean and a dense layer" if config.projections else config.pooling
-        raise Invalid(
-            f"{PARAM}: a span's vector is the mean of its tokens, and {manifest.model} pools by {way}; leave spans out",
-            param=PARAM,
+        raise Invalid.at(
+            PARAM, f"a span's vector is the mean of its tokens, and {manifest.model} pools by {way}; leave spans out"
         )
 
 
@@ -121,9 +119,11 @@ def _find_tokens(spans: Sequence[Span], item: TokenizedInput, shift: int, index:
     ranges = np.searchsorted(ends[places] - 1, characters.T)
     for place, (span, is_empty) in enumerate(zip(characters.tolist(), ranges[0] == ranges[1], strict=True)):
         if item.truncated and _reaches_out(item.text or "", span, kept):
-            raise _invalid(index, place, "reaches into what was cut off; send the text in parts, or shorter")
+            raise Invalid.at(
+                f"{PARAM}[{index}][{place}]", "reaches into what was cut off; send the text in parts, or shorter"
+            )
         if is_empty:
-            raise _invalid(index, place, "no token ends in it; give a longer span")
+            raise Invalid.at(f"{PARAM}[{index}][{place}]", "no token ends in it; give a longer span")
     return SpanTokens(places, ranges)
 
 
@@ -131,7 +131,3 @@ def _reaches_out(text: str, span: Sequence[int], kept: tuple[int, int]) -> bool:
     """Whether a span has more than white space outside of what was kept of its text."""
     (start, end), (first, behind) = span, kept
     return bool(text[start : min(end, first)].strip() or text[max(start, behind) : end].strip())
-
-
-def _invalid(index: int, place: int, what: str) -> Invalid:
-    return Invalid(f"{PARAM}[{index}][{place}]: {what}", param=f"{PARAM}.{index}.{place}")

@@ -69,7 +69,7 @@ class ZeroShotRequest(ModelChoice):
         labels = self.candidate_labels if theirs is None else theirs.candidate_labels
         template = self.hypothesis_template if theirs is None else theirs.hypothesis_template
         if labels is None:
-            raise Invalid("candidate_labels: Field required", param="candidate_labels")
+            raise Invalid.at("candidate_labels", "Field required")
         multi_label = self.multi_label if theirs is None else bool(theirs.multi_label)
         texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
         for name, count in (
@@ -77,7 +77,7 @@ class ZeroShotRequest(ModelChoice):
             ("candidate_labels", labels.count(",") + 1 if isinstance(labels, str) else len(labels)),
         ):
             if most is not None and count > most:
-                raise TooLarge(f"{name}: {count}, at most {most} a request are taken", param=name)
+                raise TooLarge.at(name, f"{count}, at most {most} a request are taken")
         if isinstance(labels, str):
             labels = [part.strip() for part in labels.split(",") if part.strip()]
         return ZeroShot(texts, labels, template, multi_label=multi_label)
@@ -119,30 +119,24 @@ class ZeroShot:
 
     def __post_init__(self) -> None:
         if not self.labels:
-            raise Invalid("candidate_labels: the list is empty; give at least one label", param="candidate_labels")
+            raise Invalid.at("candidate_labels", "the list is empty; give at least one label")
         first: dict[str, int] = {}
         for place, label in enumerate(self.labels):
             name = f"candidate_labels[{place}]"
             if not label.strip():
-                raise Invalid(f"{name}: an empty label", param=f"candidate_labels.{place}")
+                raise Invalid.at(name, "an empty label")
             if len(label) > MOST_LABEL_CHARACTERS:
-                raise TooLarge(
-                    f"{name}: {len(label)} characters, at most {MOST_LABEL_CHARACTERS}",
-                    param=f"candidate_labels.{place}",
-                )
+                raise TooLarge.at(name, f"{len(label)} characters, at most {MOST_LABEL_CHARACTERS}")
             if label in first:
-                raise Invalid(
-                    f"{name}: the same as candidate_labels[{first[label]}]", param=f"candidate_labels.{place}"
-                )
+                raise Invalid.at(name, f"the same as candidate_labels[{first[label]}]")
             first[label] = place
         for place, text in enumerate(self.texts):
             if not text.strip():
-                raise Invalid(f"inputs[{place}]: an empty text has no label", param=f"inputs.{place}")
+                raise Invalid.at(f"inputs[{place}]", "an empty text has no label")
         if self.template is not None and (self.template.count(SLOT) != 1 or len(self.template) > LONGEST_TEMPLATE):
-            raise Invalid(
-                f"hypothesis_template: expected {SLOT} once, where the label goes, in at most {LONGEST_TEMPLATE} "
-                "characters",
-                param="hypothesis_template",
+            raise Invalid.at(
+                "hypothesis_template",
+                f"expected {SLOT} once, where the label goes, in at most {LONGEST_TEMPLATE} characters",
             )
 
     def plan(self, manifest: Manifest, max_texts: int | None = None) -> "ZeroShotPlan":
@@ -158,9 +152,8 @@ class ZeroShot:
         count = texts + labels if entailment is None else texts * labels
         if max_texts is not None and count > max_texts:
             what = f"{labels} labels and {texts} texts" if entailment is None else f"{labels} labels of {texts} texts"
-            raise TooLarge(
-                f"candidate_labels: {what} are {count} inputs to read, at most {max_texts} a request are taken",
-                param="candidate_labels",
+            raise TooLarge.at(
+                "candidate_labels", f"{what} are {count} inputs to read, at most {max_texts} a request are taken"
             )
         template = self.template or TEMPLATES[method]
         hypotheses = [template.replace(SLOT, label) for label in self.labels]
@@ -204,10 +197,10 @@ def label_bytes(labels: Sequence[str], texts: int, most: int, *, param: str) -> 
     """
     size = texts * sum(len(label.encode()) + LABEL_BYTES for label in labels)
     if size > most:
-        raise TooLarge(
-            f"{param}: the answer would hold {size} bytes of labels and scores, at most {most} are allowed; send fewer "
-            "texts a request",
-            param=param,
+        raise TooLarge.at(
+            param,
+            f"the answer would hold {size} bytes of labels and scores, at most {most} are allowed; send fewer texts a "
+            "request",
         )
     return size
 

@@ -56,6 +56,11 @@ async def json_response(
     return respond(pieces, JSON, headers)
 
 
+def usage_of(tokens: int) -> dict[str, int]:
+    """What a request cost, as OpenAI's clients read it."""
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
 def require_task(request: Request, *tasks: Task) -> None:
     """Refuses what only models of other tasks answer.
 

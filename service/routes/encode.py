@@ -102,7 +102,7 @@ async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
     runner = services.runner()
     inputs = read_inputs(body.inputs, max_texts=services.settings.max_texts)
     if inputs.texts is None:
-        raise Invalid("inputs: expected a text or a list of texts", param="inputs")
+        raise Invalid.at("inputs", "expected a text or a list of texts")
     prompt, inputs = with_prompt(runner.manifest.defaults, inputs, name=body.prompt_name, text=body.prompt)
     refuse_long_texts(inputs, services.settings.max_text_characters)
     deadline = context.deadline(services.settings.request_timeout)

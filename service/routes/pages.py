@@ -59,18 +59,14 @@ async def answer_file(request: Request) -> Response:
 
 @cache
 def _pages() -> Mapping[str, Page]:
-    return read_pages(STATIC)
-
-
-def read_pages(directory: Path) -> dict[str, Page]:
-    """Every file below a directory, by its path in it."""
+    """Every file below `static`, by its path in it."""
     return {
-        path.relative_to(directory).as_posix(): _read(path) for path in sorted(directory.rglob("*")) if path.is_file()
+        path.relative_to(STATIC).as_posix(): _page(
+            path.read_bytes(), mimetypes.guess_type(path.name)[0] or "text/plain"
+        )
+        for path in STATIC.rglob("*")
+        if path.is_file()
     }
-
-
-def _read(path: Path) -> Page:
-    return _page(path.read_bytes(), mimetypes.guess_type(path.name)[0] or "text/plain")
 
 
 def _page(content: bytes, media_type: str) -> Page:

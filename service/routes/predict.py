@@ -34,7 +34,7 @@ from service.requests.schemas import (
     one_of,
 )
 from service.requests.zero_shot import ZeroShotAnswer, ZeroShotPlan, ZeroShotRequest, label_bytes
-from service.routes.adapter import embeddings_document, json_response, labels_tokens, require_task, run_for
+from service.routes.adapter import embeddings_document, json_response, labels_tokens, require_task, run_for, usage_of
 from service.services import services_of
 from service.tokenization.inputs import INPUTS, InputNames
 from service.wire import OURS, TEI, AnswerModel, RequestModel
@@ -84,9 +84,7 @@ class PredictRequest(TeiTruncation, ModelChoice):
         """
         has_windows = self.truncate is None
         if self.overlap is not None and not has_windows:
-            raise Invalid(
-                "overlap: windows have it, and truncate asks for none; leave one of the two out", param="overlap"
-            )
+            raise Invalid.at("overlap", "windows have it, and truncate asks for none; leave one of the two out")
         own = {"aggregation": self.aggregation, "ignore_labels": self.ignore_labels, "overlap": self.overlap}
         theirs = self.parameters or PredictParameters()
         named = {
@@ -131,14 +129,9 @@ async def answer_predict(request: Request, body: PredictRequest) -> Response:
         return await _answer_entities(request, body)
     require_task(request, "classification")
     if asked := [name for name in ("aggregation", "ignore_labels", "overlap") if getattr(body, name) is not None]:
-        raise Invalid(f"{asked[0]}: it is of entities, and this model labels whole texts; leave it out", param=asked[0])
+        raise Invalid.at(asked[0], "it is of entities, and this model labels whole texts; leave it out")
     inputs, pairs, is_batch = _read(body.inputs)
-    wanted = EncodeRequest(
-        inputs=inputs,
-        pairs=pairs,
-        raw_scores=body.raw_scores,
-        truncate=body.truncation(),
-    )
+    wanted = EncodeRequest(inputs=inputs, pairs=pairs, raw_scores=body.raw_scores, truncate=body.truncation())
     encoded, found = await _classify(request, wanted, len(inputs or pairs or ()), INPUTS)
     return await json_response(request, found if is_batch else found[0], encoded)
 
@@ -164,13 +157,8 @@ async def answer_classify(request: Request, body: ClassifyRequest) -> Response:
     inputs = [body.input] if isinstance(body.input, str) else body.input
     wanted = EncodeRequest(inputs=inputs, raw_scores=body.raw_scores)
     encoded, predictions = await _classify(request, wanted, len(inputs), InputNames(listed="input"))
-    tokens = encoded.answer["usage"]["tokens"]
-    answer = {
-        "object": "classify",
-        "data": predictions,
-        "model": encoded.answer["model"],
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-    }
+    usage = usage_of(encoded.answer["usage"]["tokens"])
+    answer = {"object": "classify", "data": predictions, "model": encoded.answer["model"], "usage": usage}
     return await json_response(request, answer, encoded)
 
 
@@ -199,7 +187,7 @@ def _read_texts(inputs: Any) -> tuple[list[str], bool]:
         rows = [[row] if isinstance(row, str) else row for row in inputs]
         if all(isinstance(row, list) and len(row) == 1 and isinstance(row[0], str) for row in rows):
             return [row[0] for row in rows], True
-    raise Invalid('inputs: expected a text, or a list of texts ["a", "b"] or [["a"], ["b"]]', param="inputs")
+    raise Invalid.at("inputs", 'expected a text, or a list of texts ["a", "b"] or [["a"], ["b"]]')
 
 
 def _read(inputs: Any) -> tuple[list[str] | None, list[list[str]] | None, bool]:
@@ -207,10 +195,10 @@ def _read(inputs: Any) -> tuple[list[str] | None, list[list[str]] | None, bool]:
     if isinstance(inputs, str):
         return [inputs], None, False
     if not isinstance(inputs, list) or not inputs:
-        raise Invalid(f"inputs: {SHAPES}", param="inputs")
+        raise Invalid.at("inputs", f"{SHAPES}")
     if all(isinstance(text, str) for text in inputs):
         if len(inputs) != 2:
-            raise Invalid(f"inputs: {SHAPES}; {len(inputs)} texts are no pair", param="inputs")
+            raise Invalid.at("inputs", f"{SHAPES}; {len(inputs)} texts are no pair")
         return None, [inputs], False
     if all(isinstance(row, list) and all(isinstance(text, str) for text in row) for row in inputs):
         sizes = {len(row) for row in inputs}
@@ -218,7 +206,7 @@ def _read(inputs: Any) -> tuple[list[str] | None, list[list[str]] | None, bool]:
             return [row[0] for row in inputs], None, True
         if sizes == {2}:
             return None, inputs, True
-    raise Invalid(f"inputs: {SHAPES}; all of one kind", param="inputs")
+    raise Invalid.at("inputs", f"{SHAPES}; all of one kind")
 
 
 PREDICTIONS = [{"score": 0.98, "label": "positive"}, {"score": 0.02, "label": "negative"}]
@@ -236,15 +224,11 @@ async def answer_zero_shot(request: Request, body: ZeroShotRequest) -> Response:
     services = services_of(request)
     most = services.settings.max_texts
     plan = body.resolve(most).plan(services.runner().manifest, most)
-    size = label_bytes(
-        plan.wanted.labels,
-        len(plan.wanted.texts),
-        services.settings.max_embedding_bytes,
-        param="candidate_labels",
-    )
+    texts, longest = len(plan.wanted.texts), services.settings.max_embedding_bytes
+    size = label_bytes(plan.wanted.labels, texts, longest, param="candidate_labels")
     encoded = await run_for(request, plan.request, names=plan.names, beside_bytes=size)
     found = encoded.answer["embeddings" if plan.method == "cosine" else "scores"]
-    cost = max(encoded.sizes.built_from, ARRAY_FLOATS * len(plan.wanted.texts))
+    cost = max(encoded.sizes.built_from, ARRAY_FLOATS * texts)
     write = partial(_write_results, plan, found, as_objects=body.parameters is not None)
     results = await offload(write, cost)
     if body.parameters is not None:

@@ -28,7 +28,7 @@ from service.requests.scoring import (
     TokenMatch,
     plain_texts,
 )
-from service.routes.adapter import embeddings_document, json_response
+from service.routes.adapter import embeddings_document, json_response, usage_of
 from service.services import services_of
 from service.tokenization.inputs import InputNames
 from service.wire import OURS, TEI, AnswerModel
@@ -106,9 +106,8 @@ async def answer_score(request: Request, body: ScoreRequest) -> Response:
         [texts] if isinstance(texts, str) else texts for texts in (getattr(body, asked), getattr(body, name))
     )
     if len(queries) not in {1, len(documents)}:
-        raise Invalid(
-            f"{name}: {len(queries)} queries and {len(documents)} documents: send one query, or one for each",
-            param=name,
+        raise Invalid.at(
+            name, f"{len(queries)} queries and {len(documents)} documents: send one query, or one for each"
         )
     wanted = Scoring(
         queries,
@@ -129,7 +128,7 @@ async def answer_score(request: Request, body: ScoreRequest) -> Response:
             {"index": at, "object": "score", "score": float(found), **scored.beside(at)}
             for at, found in enumerate(scored.scores)
         ],
-        "usage": {"prompt_tokens": scored.tokens, "total_tokens": scored.tokens},
+        "usage": usage_of(scored.tokens),
     }
     return await json_response(request, answer, scored.encoded)
 
@@ -183,7 +182,7 @@ def _rerank_answer(request: Request, scored: Scored, results: list[dict[str, Any
         "model": scored.model,
         "created": int(time.time()),
         "results": results,
-        "usage": {"prompt_tokens": scored.tokens, "total_tokens": scored.tokens},
+        "usage": usage_of(scored.tokens),
     }
 
 

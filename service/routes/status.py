@@ -150,11 +150,11 @@ async def answer_add(request: Request, body: AddModel) -> Response:
     store = _store(services)
     directory = store / body.artifact
     if not directory.is_dir():
-        raise NotFound("artifact: the store has no such directory", param="artifact")
+        raise NotFound.at("artifact", "the store has no such directory")
     adding = asyncio.ensure_future(services.models.add(directory, body.name or ""))
     failure = await asyncio.shield(adding)  # goes on where the caller leaves
     if failure:
-        raise Invalid(f"artifact: {failure}", param="artifact")
+        raise Invalid.at("artifact", failure)
     return _states(services)
 
 

@@ -91,12 +91,12 @@ class InputNames:
         places = None if self.places is None else self.places[count:]
         return replace(self, singles=(), start=self.start + count - len(self.singles), places=places)
 
-    def of(self, index: int) -> tuple[str, str]:
-        """What messages and what `param` call one of them."""
+    def of(self, index: int) -> str:
+        """What messages call one of them."""
         if index < len(self.singles):
-            return self.singles[index], self.singles[index]
+            return self.singles[index]
         place = index - len(self.singles) + self.start if self.places is None else self.places[index]
-        return f"{self.listed}[{place}]", f"{self.listed}.{place}"
+        return f"{self.listed}[{place}]"
 
 
 INPUTS = InputNames()
@@ -131,11 +131,10 @@ def read_inputs(value: Any, *, names: InputNames = INPUTS, max_texts: int) -> In
 
 def _check_lists(value: list[list[Any]], names: InputNames) -> None:
     for index, ids in enumerate(value):
-        name, field = names.of(index)
         if not ids:
-            raise Invalid(f"{name}: the list is empty; give at least one token id", param=field)
+            raise Invalid.at(names.of(index), "the list is empty; give at least one token id")
         if set(map(type, ids)) != {int}:
-            raise Invalid(f"{name}: expected token ids, whole numbers only", param=field)
+            raise Invalid.at(names.of(index), "expected token ids, whole numbers only")
 
 
 def read_pairs(value: Any, *, max_texts: int) -> Inputs:
@@ -146,19 +145,19 @@ def read_pairs(value: Any, *, max_texts: int) -> Inputs:
         TooLarge: more pairs than allowed.
     """
     if type(value) is not list or not value:
-        raise Invalid(f"pairs: {PAIRS_EXPECTED}", param="pairs")
+        raise Invalid.at("pairs", PAIRS_EXPECTED)
     if len(value) > max_texts:
-        raise TooLarge(f"pairs: {len(value)} pairs, at most {max_texts} a request are taken", param="pairs")
+        raise TooLarge.at("pairs", f"{len(value)} pairs, at most {max_texts} a request are taken")
     kinds: set[type] = set()
     for index, pair in enumerate(value):
         if type(pair) is not list or len(pair) != 2:
-            raise Invalid(f"pairs[{index}]: expected two texts, or two lists of token ids", param=f"pairs.{index}")
+            raise Invalid.at(f"pairs[{index}]", "expected two texts, or two lists of token ids")
         kinds.update(map(type, pair))
     if kinds == {str}:
         return Inputs(text_pairs=value)
     if kinds == {list} and all(set(map(type, ids)) <= {int} for pair in value for ids in pair):
         return Inputs(id_pairs=value)
-    raise Invalid(f"pairs: {PAIRS_EXPECTED}; all of one kind", param="pairs")
+    raise Invalid.at("pairs", f"{PAIRS_EXPECTED}; all of one kind")
 
 
 class TokenizeOptions(TypedDict, total=False):
@@ -211,8 +210,7 @@ async def tokenize(
     try:
         tokenized = await _tokenize_rows(tokenizer, inputs, names, options, vocab_size, from_start=from_start)
     except NoRoom as error:
-        name, field = names.of(error.index)
-        raise TooLarge(f"{name}: {error}", param=field) from None
+        raise TooLarge.at(names.of(error.index), str(error)) from None
     if not truncate:
         refuse_truncated(tokenized, names=names)
     return tokenized
@@ -234,7 +232,7 @@ async def _tokenize_rows(
         def join() -> list[TokenizedInput]:
             for index, pair in enumerate(pairs):
                 for ids in pair:
-                    check_ids(ids, *names.of(index), vocab_size=vocab_size)
+                    check_ids(ids, names.of(index), vocab_size=vocab_size)
             return tokenizer.join_ids(pairs, truncation, from_start=from_start)
 
         # A row of a pair takes as long as eight ids by themselves: its segments and types are made too.
@@ -258,7 +256,7 @@ async def _tokenize_rows(
         )
     except TypeError:  # what the library says of half a surrogate pair, which no JSON brings here
         for index, row in enumerate(rows):
-            refuse_surrogates(row, *names.of(index))
+            refuse_surrogates(row, names.of(index))
         raise
 
 
@@ -274,26 +272,25 @@ def as_tokenized(
     checked = []
     for index, ids in enumerate(inputs):
         if len(ids) > max_length:
-            name, field = names.of(index)
-            raise TooLarge(
-                f"{name}: {len(ids)} token ids, the model takes {max_length}; token ids are never cut", param=field
+            raise TooLarge.at(
+                names.of(index), f"{len(ids)} token ids, the model takes {max_length}; token ids are never cut"
             )
-        check_ids(ids, *names.of(index), vocab_size=vocab_size)
+        check_ids(ids, names.of(index), vocab_size=vocab_size)
         checked.append(TokenizedInput(np.array(ids, dtype=np.int64), False, len(ids), None))
     return checked
 
 
-def check_ids(ids: TokenIds, name: str, field: str, *, vocab_size: int) -> None:
+def check_ids(ids: TokenIds, name: str, *, vocab_size: int) -> None:
     """Refuses token ids that the model does not have.
 
     Raises:
         Invalid: naming the input and the ids that there are.
     """
     if ids and (min(ids) < 0 or max(ids) >= vocab_size):
-        raise Invalid(f"{name}: a token id is out of range, expected 0 to {vocab_size - 1}", param=field)
+        raise Invalid.at(name, f"a token id is out of range, expected 0 to {vocab_size - 1}")
 
 
-def refuse_surrogates(texts: Sequence[str], name: str, field: str) -> None:
+def refuse_surrogates(texts: Sequence[str], name: str) -> None:
     """Refuses a text with half of a surrogate pair, as a file read with `surrogateescape` has: no tokenizer takes it.
 
     Raises:
@@ -303,7 +300,7 @@ def refuse_surrogates(texts: Sequence[str], name: str, field: str) -> None:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise Invalid(f"{name}: character {error.start} is half of a surrogate pair", param=field) from None
+            raise Invalid.at(name, f"character {error.start} is half of a surrogate pair") from None
 
 
 def refuse_long_texts(inputs: Inputs, limit: int, *, names: InputNames = INPUTS) -> None:
@@ -320,9 +317,8 @@ def refuse_long_texts(inputs: Inputs, limit: int, *, names: InputNames = INPUTS)
     rows = inputs.text_pairs or ((text,) for text in inputs.texts or ())
     for index, row in enumerate(rows):
         if (longest := max(map(len, row))) > limit:
-            name, field = names.of(index)
-            raise TooLarge(
-                f"{name}: {longest} characters, at most {limit} a text are taken; send it in parts", param=field
+            raise TooLarge.at(
+                names.of(index), f"{longest} characters, at most {limit} a text are taken; send it in parts"
             )
 
 
@@ -334,11 +330,9 @@ def refuse_truncated(tokenized: Sequence[TokenizedInput], *, names: InputNames =
     """
     for index, item in enumerate(tokenized):
         if item.truncated:
-            name, field = names.of(index)
-            raise TooLarge(
-                f"{name}: {item.full_length} tokens, the model takes {len(item.input_ids)}; shorten the text or allow "
-                "truncate",
-                param=field,
+            raise TooLarge.at(
+                names.of(index),
+                f"{item.full_length} tokens, the model takes {len(item.input_ids)}; shorten the text or allow truncate",
             )
 
 
@@ -350,7 +344,6 @@ def refuse_empty(tokenized: Sequence[TokenizedInput], *, names: InputNames = INP
     """
     for index, item in enumerate(tokenized):
         if not len(item.input_ids):
-            name, field = names.of(index)
-            raise Invalid(
-                f"{name}: no tokens, and this model's tokenizer adds none; give a text with at least one", param=field
+            raise Invalid.at(
+                names.of(index), "no tokens, and this model's tokenizer adds none; give a text with at least one"
             )

@@ -19,7 +19,7 @@ from service.operations.score import score
 from service.requests.attention import FLOAT_BYTES
 from service.requests.plan import BASE64_BYTES, JSON_BYTES, TENSOR_BYTES, check_dimensions
 from service.requests.roles import prompt_of_kind
-from service.requests.schemas import EncodeRequest, ModelChoice, TextList
+from service.requests.schemas import EncodeRequest, ModelChoice, TextList, VectorFormat
 from service.requests.scoring import Documents, Scoring, plain_texts
 from service.routes.adapter import embeddings_document, json_response, require_task, run_for
 from service.runner import Runner
@@ -28,7 +28,7 @@ from service.tokenization.inputs import InputNames, Truncate
 from service.wire import COHERE, AnswerModel
 
 TAG = "Cohere"
-EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
+EmbeddingType = Literal["float", VectorFormat, "base64"]
 DOCUMENT_TOKENS = 4096  # Cohere's default
 FORM_BYTES: Mapping[EmbeddingType, float] = MappingProxyType(
     {
@@ -157,10 +157,10 @@ def _form_bytes(forms: list[EmbeddingType], numbers: int, most: int) -> int:
         TooLarge: as float32, all forms together have more bytes than `most`.
     """
     if (size := FLOAT_BYTES * numbers * len(forms)) > most:
-        raise TooLarge(
-            f"embedding_types: the answer would hold {size} bytes of embeddings, at most {most} are allowed; send "
-            "fewer texts, or ask for fewer forms or dimensions",
-            param="embedding_types",
+        raise TooLarge.at(
+            "embedding_types",
+            f"the answer would hold {size} bytes of embeddings, at most {most} are allowed; send fewer texts, or ask "
+            "for fewer forms or dimensions",
         )
     return int(numbers * max(0, sum(FORM_BYTES[form] for form in forms) - FORM_BYTES["float"]))
 

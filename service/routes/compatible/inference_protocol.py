@@ -311,12 +311,12 @@ def _check_media(headers: Mapping[bytes, bytes]) -> None:
     """Checks for JSON, with binary tensors behind it or not. Triton's client sends no type, which means JSON."""
     content_type = headers.get(b"content-type", JSON.encode()).partition(b";")[0].strip().lower().decode("latin-1")
     if content_type not in ((JSON, BINARY) if HEADER_LENGTH in headers else (JSON,)):
-        raise UnsupportedMedia(
-            "Content-Type: expected application/json, or application/octet-stream with Inference-Header-Content-Length",
-            param="Content-Type",
+        raise UnsupportedMedia.at(
+            "Content-Type",
+            "expected application/json, or application/octet-stream with Inference-Header-Content-Length",
         )
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise UnsupportedMedia("Content-Encoding: the body must not be compressed", param="Content-Encoding")
+        raise UnsupportedMedia.at("Content-Encoding", "the body must not be compressed")
     check_accept(headers, (JSON, BINARY))  # the request's `outputs` choose between the two
 
 
@@ -334,9 +334,9 @@ async def read_request(
     (tensor,) = request.inputs
     texts = _texts_behind(raw[size:], tensor, settings.max_texts) if size < len(raw) else _texts_in(tensor)
     if len(texts) > settings.max_texts:
-        raise TooLarge(f"inputs.0: more than {settings.max_texts} texts; send fewer a request", param="inputs.0")
+        raise TooLarge.at("inputs.0", f"more than {settings.max_texts} texts; send fewer a request")
     if math.prod(tensor.shape) != len(texts) or tensor.shape[1:] not in ([], [1]):
-        raise Invalid(f"inputs.0.shape: expected [{len(texts)}], the number of texts", param="inputs.0.shape")
+        raise Invalid.at("inputs.0.shape", f"expected [{len(texts)}], the number of texts")
     return request, texts
 
 
@@ -351,25 +351,25 @@ def _json_size(raw: bytes, header_length: bytes | None) -> int:
 def _texts_in(tensor: InferenceInput) -> list[str]:
     """The texts of a tensor in JSON, one level of nesting removed."""
     if tensor.data is None:
-        raise Invalid("inputs.0.data: expected texts, here or behind the JSON", param=DATA)
+        raise Invalid.at(DATA, "expected texts, here or behind the JSON")
     nested = [item if isinstance(item, list) else [item] for item in tensor.data]
     texts = [text for row in nested for text in row]
     if not all(isinstance(text, str) for text in texts):
-        raise Invalid("inputs.0.data: expected texts", param=DATA)
+        raise Invalid.at(DATA, "expected texts")
     return texts
 
 
 def _texts_behind(data: bytes, tensor: InferenceInput, most: int) -> list[str]:
     """The texts of a tensor's bytes; one more than a request may have is enough to refuse it."""
     if tensor.data is not None or tensor.parameters.binary_data_size != len(data):
-        raise Invalid(f"inputs.0: {len(data)} bytes follow the JSON, binary_data_size differs", param="inputs.0")
+        raise Invalid.at("inputs.0", f"{len(data)} bytes follow the JSON, binary_data_size differs")
     texts: list[str] = []
     at = 0
     while at < len(data) and len(texts) <= most:
         start = at + _LENGTH_BYTES
         end = at = start + int.from_bytes(data[at:start], "little")
         if end > len(data):
-            raise Invalid("inputs.0: a text's length points behind the tensor's end", param="inputs.0")
+            raise Invalid.at("inputs.0", "a text's length points behind the tensor's end")
         texts.append(_text(data[start:end]))
     return texts
 
@@ -378,7 +378,7 @@ def _text(data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise Invalid("inputs.0: a text is not UTF-8", param="inputs.0") from None
+        raise Invalid.at("inputs.0", "a text is not UTF-8") from None
 
 
 async def write_answer(

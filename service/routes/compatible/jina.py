@@ -11,10 +11,10 @@ from service.answers.packing import as_base64
 from service.errors import Invalid, WrongTask
 from service.http.route import Route
 from service.operations.encode import EncodeResult, offload
-from service.requests.schemas import EncodeRequest, ModelChoice
+from service.requests.schemas import EncodeRequest, ModelChoice, VectorFormat
 from service.requests.scoring import TextObject, plain_texts
-from service.routes.adapter import chosen_output, embeddings_document, json_response, run_for
-from service.routes.compatible.openai import EmbeddingsUsage, describe_usage
+from service.routes.adapter import chosen_output, embeddings_document, json_response, run_for, usage_of
+from service.routes.compatible.openai import EmbeddingsUsage
 from service.tokenization.inputs import InputNames
 from service.wire import AnswerModel
 
@@ -31,7 +31,7 @@ class MultiVectorRequest(ModelChoice):
     """texts, or objects with a `text`"""
     input_type: Literal["query", "document"] = "document"
     """how the texts are read: with the prompts, lengths and expansion that the model has for them"""
-    embedding_type: Literal["float", "base64", "int8", "uint8", "binary", "ubinary"] = "float"
+    embedding_type: Literal["float", "base64", VectorFormat] = "float"
     """the form of the vectors; `"base64"`: little-endian float32, row by row"""
     dimensions: Annotated[int, Field(ge=1)] | None = None
     """truncate vectors to N dimensions, and normalise again"""
@@ -60,7 +60,7 @@ async def answer_multi_vector(request: Request, body: MultiVectorRequest) -> Res
     """The vectors of each input's tokens, as Jina answers them."""
     outputs = chosen_output(request, "multi_vector")
     if outputs is not None and body.dimensions is not None:
-        raise Invalid("dimensions: this model's vectors of tokens cannot be cut; leave it out", param="dimensions")
+        raise Invalid.at("dimensions", "this model's vectors of tokens cannot be cut; leave it out")
     wanted = EncodeRequest(
         inputs=plain_texts(body.input),
         role=body.input_type if outputs is None else None,
@@ -81,7 +81,7 @@ def _make_answer(encoded: EncodeResult, encoding_format: str) -> dict[str, Any]:
         "object": "list",
         "data": [{"object": "embeddings", "index": at, "embeddings": form(rows)} for at, rows in enumerate(texts)],
         "model": encoded.answer["model"],
-        "usage": describe_usage(encoded),
+        "usage": usage_of(encoded.answer["usage"]["tokens"]),
     }
 
 

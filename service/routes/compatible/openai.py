@@ -16,21 +16,15 @@ from starlette.responses import Response
 
 from model.artifact import Manifest
 from service.answers.packing import as_base64
-from service.answers.vectors import VectorFormat, is_quantized
+from service.answers.vectors import is_quantized
 from service.errors import Invalid, ModelNotFound, NotReady
 from service.http.response import JSON
 from service.http.route import Route, answer_document
 from service.models import ServedModel
 from service.operations.encode import EncodeResult, offload
 from service.requests.roles import prompt_of_kind
-from service.requests.schemas import EncodeRequest, Inputs, ModelChoice, PromptOptions
-from service.routes.adapter import (
-    check_model,
-    embeddings_document,
-    json_response,
-    require_task,
-    run_for,
-)
+from service.requests.schemas import EncodeRequest, Inputs, ModelChoice, PromptOptions, VectorFormat
+from service.routes.adapter import check_model, embeddings_document, json_response, require_task, run_for, usage_of
 from service.runner import Runner
 from service.services import services_of
 from service.tokenization.inputs import InputNames
@@ -151,15 +145,15 @@ def _prompt_name(body: EmbeddingsRequest, manifest: Manifest) -> str | None:
     if not given:
         return body.prompt_name
     if len(given) > 1 or body.prompt is not None or body.prompt_name is not None:
-        raise Invalid(f"{given[0]}: it chooses the prompt; leave the other fields that do so out", param=given[0])
+        raise Invalid.at(given[0], "it chooses the prompt; leave the other fields that do so out")
     adapter = manifest.source.adapter
     if body.task is not None and adapter is not None and body.task != adapter:
-        raise Invalid(
-            f"task: {manifest.model} is served here with its adapter for {adapter}; an artifact holds one", param="task"
+        raise Invalid.at(
+            "task", f"{manifest.model} is served here with its adapter for {adapter}; an artifact holds one"
         )
     name = prompt_of_kind(kinds[given[0]], manifest)
     if name is not None and type(body.input) is list and body.input and type(body.input[0]) in (int, list):
-        raise Invalid(f"{given[0]}: token ids are used as given; send texts, or leave it out", param=given[0])
+        raise Invalid.at(given[0], "token ids are used as given; send texts, or leave it out")
     return name
 
 
@@ -215,10 +209,10 @@ def check_token_ids(value: Any, runner: Runner) -> None:
         if type(row) is not list or not row or type(row[0]) is not int:
             return
         if (first is not None and row[0] != first) or (last is not None and row[-1] != last):
-            raise Invalid(
-                f"input[{index}]: these token ids are not this model's: its own begin with {first} and end with "
-                f"{last} (POST /tokenize makes them). Send texts; in LangChain set check_embedding_ctx_length=False",
-                param=f"input.{index}",
+            raise Invalid.at(
+                f"input[{index}]",
+                f"these token ids are not this model's: its own begin with {first} and end with {last} (POST "
+                "/tokenize makes them). Send texts; in LangChain set check_embedding_ctx_length=False",
             )
 
 
@@ -231,14 +225,8 @@ def make_answer(encoded: EncodeResult, encoding_format: str | None) -> dict[str,
         "object": "list",
         "data": [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)],
         "model": encoded.answer["model"],
-        "usage": describe_usage(encoded),
+        "usage": usage_of(encoded.answer["usage"]["tokens"]),
     }
-
-
-def describe_usage(encoded: EncodeResult) -> dict[str, int]:
-    """What a request cost."""
-    tokens = encoded.answer["usage"]["tokens"]
-    return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 INFINITY_TAG = "Infinity"
