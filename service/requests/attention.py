@@ -22,7 +22,6 @@ from service.tokenization.tokenizer import Tokenizer
 
 FLOAT_BYTES = 4
 ARRAY_FLOATS = 1024  # making an array costs as much as reading this many floats, however small it is
-EXPECTED = "expected a list of [layer, head, gate]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,13 +314,12 @@ def _word(text: str, tokens: Sequence[str], tokens_at: Span, characters_at: Span
     return text[slice(*characters_at)] or "".join(tokens[slice(*tokens_at)])
 
 
-def read_head_mask(value: Any, manifest: Manifest, *, param: str = "head_mask") -> Float32Array | None:
+def read_head_mask(value: Any, manifest: Manifest) -> Float32Array | None:
     """The gates of every head, [sum of all layers' heads], first layer first; None for no mask.
 
     Args:
-        value: the request's field, any JSON value; null and an empty list are no mask.
+        value: of `head_mask`, any JSON value; null and an empty list are no mask.
         manifest: of the artifact that would run it.
-        param: name of the field.
 
     Raises:
         Invalid: another form, a layer or head that the model does not have, a gate outside [0, 1], a head named twice,
@@ -332,11 +330,13 @@ def read_head_mask(value: Any, manifest: Manifest, *, param: str = "head_mask") 
     config = manifest.config
     gates = np.ones(sum(config.num_heads), dtype=np.float32)
     if type(value) is not list or len(value) > len(gates):
-        raise Invalid.at(param, f"{EXPECTED}, at most {len(gates)}, the model's heads")
-    require_input(manifest, HEAD_GATES, param=param)
+        raise Invalid.at(
+            "head_mask", f"expected a list of [layer, head, gate], at most {len(gates)}, the model's heads"
+        )
+    require_input(manifest, HEAD_GATES, param="head_mask")
     named: set[int] = set()
     for index, entry in enumerate(value):
-        name = f"{param}[{index}]"
+        name = f"head_mask[{index}]"
         layer, head, gate = _read_entry(entry, config.num_heads, name)
         place = config.head_span(layer).start + head
         if place in named:

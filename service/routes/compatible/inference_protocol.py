@@ -299,7 +299,7 @@ async def answer_infer(request: Request) -> Response:
             inference, texts = await read_request(raw, headers.get(HEADER_LENGTH), services.settings)
             encoded = await run_for(request, inference.to_encode(texts), names=InputNames(DATA))
     with StageTimer(services.model.metrics, "serialize"):
-        body, header_length = await write_answer(inference, encoded, name, MODEL_VERSION)
+        body, header_length = await write_answer(inference, encoded, name)
     extra = truncation_header(request)
     if header_length is None:
         return respond([body], JSON, extra)
@@ -381,13 +381,11 @@ def _text(data: bytes) -> str:
         raise Invalid.at("inputs.0", "a text is not UTF-8") from None
 
 
-async def write_answer(
-    request: InferenceRequest, encoded: EncodeResult, model: str, version: str
-) -> tuple[bytes, int | None]:
+async def write_answer(request: InferenceRequest, encoded: EncodeResult, model: str) -> tuple[bytes, int | None]:
     """The answer's body, and the length of its JSON if bytes follow it."""
     embeddings: Float32Array = encoded.answer["embeddings"]
     output: dict[str, Any] = {"name": OUTPUT, "datatype": "FP32", "shape": embeddings.shape}
-    answer: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": [output]}
+    answer: dict[str, Any] = {"model_name": model, "model_version": MODEL_VERSION, "outputs": [output]}
     if request.id is not None:
         answer["id"] = request.id
     if request.wants_bytes:
