@@ -61,13 +61,13 @@ def test_it_answers_as_http_does(engine: Engine, served: Served) -> None:
 
 
 def test_more_texts_than_a_request_may_have(engine: Engine, backend: FakeBackend) -> None:
-    texts = random_texts(5 * PORTION_TEXTS + 7)
+    texts = random_texts(2 * PORTION_TEXTS + 7)
     done: list[int] = []
     encoded = engine.encode(texts, progress=done.append)
     expected = np.array([expected_vector(ids_of(text)) for text in texts])
     np.testing.assert_allclose(encoded.embeddings, expected, rtol=1e-5, atol=1e-6)
     assert sum(done) == len(texts)
-    assert len(done) == 6
+    assert len(done) == 3
 
 
 def test_what_the_model_returned_is_let_go_of_run_by_run(engine: Engine) -> None:
@@ -76,7 +76,7 @@ def test_what_the_model_returned_is_let_go_of_run_by_run(engine: Engine) -> None
     def count(_: int) -> None:
         held.append(sum(isinstance(found, JobResult) for found in gc.get_objects()))
 
-    engine.encode(random_texts(8 * PORTION_TEXTS), progress=count, attention={})
+    engine.encode(random_texts(4 * PORTION_TEXTS), progress=count, attention={})
     assert held[-1] <= 2 * PORTION_TEXTS  # its own, and what a worker just ran
 
 

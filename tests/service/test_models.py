@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from model.artifact import ArtifactError
-from service.app import create_app
+from service.app import ROUTES, create_app
 from service.errors import Overloaded
 from service.models import ServedModel
 from service.runner import Runner
@@ -86,9 +86,9 @@ def started(both: Both) -> Both:
     return both
 
 
-def test_every_body_has_the_field(started: Both) -> None:
-    bodies = {path for path, item in started.client.get("/openapi.json").json()["paths"].items() if "post" in item}
-    assert bodies == {*BY_NAME, *OF_OTHER_TASKS, "/v1/score", "/v2/models/{model}/infer"}
+def test_every_body_has_the_field() -> None:
+    bodies = {route.path for route in ROUTES if route.method == "POST" and route.access != "operator"}
+    assert bodies == {*BY_NAME, *OF_OTHER_TASKS, "/v1/score", "/v2/models/{model:path}/infer"}
 
 
 def test_the_field_chooses_the_model(started: Both) -> None:

@@ -12,12 +12,8 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"POLYHEAD_{name.upper()}", raising=False)
 
 
-def test_listens_on_this_machine_only_unless_told_otherwise() -> None:
-    settings = read_settings(["--model", "somewhere"])
-    assert (settings.model, settings.host, settings.port) == (Path("somewhere"), "127.0.0.1", 8000)
-
-
 def test_flag_beats_variable_beats_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_settings(["--model", "somewhere"]).host == "127.0.0.1", "this machine only, unless told otherwise"
     monkeypatch.setenv("POLYHEAD_MODEL", "from-variable")
     monkeypatch.setenv("POLYHEAD_PORT", "9000")
     monkeypatch.setenv("POLYHEAD_MAX_TEXTS", "7")
@@ -77,6 +73,11 @@ def test_wrong_settings_are_one_line(flags: str, message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings(["--model", "m", *flags.split()])
     assert str(caught.value) == message
+
+
+def test_what_holds_one_request_may_be_just_as_large() -> None:
+    limits = ("max-held-body-bytes", "max-body-bytes", "max-queue-tokens", "max-request-tokens")
+    assert read_settings(["m", *(f"--{name}=9" for name in limits)]).max_queue_tokens == 9
 
 
 def test_host_names_are_taken() -> None:

@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 
 from model.artifact import Defaults
-from service.settings import SettingsError
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, NUM_HEADS, SEP, VOCABULARY, write_fake_artifact
 
 LAST_ID = len(VOCABULARY) - 1
 LAST_LAYER, LAST_HEAD = len(NUM_HEADS) - 1, NUM_HEADS[0] - 1
 WHOLE = " ".join(["cat"] * (MAX_LENGTH - 2))
-Flags = tuple[str, ...]
 FIRST = {"layers": [0]}
 Body = dict[str, Any]
 ENCODE: list[
@@ -44,6 +42,13 @@ ENCODE: list[
 ]
 OTHERS: list[tuple[str, str, Body, Body, int]] = [  # path, and the same of a whole body
     ("/v1/embeddings", "", {"input": [CLS, LAST_ID, SEP]}, {"input": [CLS, LAST_ID + 1, SEP]}, 422),
+    (
+        "/similarity",  # its source counts
+        "--max-texts 3",
+        {"source": "a", "targets": ["a"] * 2},
+        {"source": "a", "targets": ["a"] * 3},
+        413,
+    ),
     ("/tokenize", "--max-texts 3", {"inputs": ["cat"] * 3}, {"inputs": ["cat"] * 4}, 413),
     ("/tokenize", "--max-request-tokens 6", {"inputs": ["cat", "dog"]}, {"inputs": ["cat", "a dog"]}, 413),
     ("/explain", "--max-text-characters 7", {"a": "x", "b": "the cat"}, {"a": "x", "b": "the cats"}, 413),
@@ -80,15 +85,6 @@ def test_explaining_computes_as_much_attention_as_is_allowed(serve: Serve) -> No
 def test_a_request_that_fills_the_queue_is_taken(serve: Serve) -> None:
     limits = ("--max-queue-tokens", "6", "--max-request-tokens", "6")
     assert serve(*limits).encode({"inputs": ["cat", "dog"]}).status_code == 200
-
-
-@pytest.mark.parametrize(
-    "flags", [("--max-held-body-bytes", "9", "--max-body-bytes"), ("--max-queue-tokens", "9", "--max-request-tokens")]
-)
-def test_what_holds_one_request_may_be_just_as_large(serve: Serve, flags: Flags) -> None:
-    serve(*flags, "9")
-    with pytest.raises(SettingsError, match="is 9: at least"):
-        serve(*flags, "10")
 
 
 PROMPTS = {"query": "the cat ", "passage": "a dog ", "plain": ""}

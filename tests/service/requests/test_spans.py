@@ -1,4 +1,4 @@
-"""Spans and windows of what has none: other poolings, a dense layer behind the mean, and pairs."""
+"""Spans of what has none (other poolings, a dense layer behind the mean), and of thousands."""
 
 import tracemalloc
 from dataclasses import replace
@@ -32,8 +32,6 @@ def manifest(artifact: TaskArtifact, **config: Any) -> Manifest:
     ("config", "way"),
     [
         ({"pooling": "cls"}, "cls"),
-        ({"pooling": "max"}, "max"),
-        ({"pooling": "last"}, "last"),
         ({"projections": (Projection(size=16),)}, "mean and a dense layer"),
     ],
 )
@@ -44,23 +42,6 @@ def test_spans_are_of_models_that_take_the_mean(embedder: TaskArtifact, config: 
     assert raised.value.param == "spans"
     plan = plan_encoding(request, inputs, manifest(embedder))
     assert plan.spans is not None
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"spans": SPANS}, "spans: only texts have spans of characters, not token ids or pairs; send texts"),
-        ({"long_texts": "mean"}, "long_texts: only texts are read in windows, not token ids or pairs; send texts"),
-    ],
-)
-@pytest.mark.parametrize("pairs", [Inputs(text_pairs=[[TEXT, TEXT]]), Inputs(id_pairs=[[[5], [6]]])])
-def test_pairs_have_neither_spans_nor_windows(
-    reranker: TaskArtifact, option: dict[str, Any], message: str, pairs: Inputs
-) -> None:
-    request = EncodeRequest(pairs=pairs.text_pairs or pairs.id_pairs, **option)
-    with pytest.raises(Invalid) as raised:
-        plan_encoding(request, pairs, manifest(reranker))
-    assert raised.value.message == message
 
 
 def test_a_thousand_long_spans_cost_what_short_ones_do(generator: np.random.Generator) -> None:

@@ -9,7 +9,6 @@ from safetensors.numpy import load
 from model.artifact import Artifact, read_manifest
 from service.answers.vectors import quantize
 from service.http.response import SAFETENSORS
-from tests.service.conftest import Served
 from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import TaskArtifact
 
@@ -65,18 +64,6 @@ def test_a_zero_is_no_positive_sign(default_artifact: Path) -> None:
     assert quantize(vectors, "ubinary", read_manifest(default_artifact)).tolist() == [[0b01001001]]
 
 
-def test_the_last_hidden_states_have_no_ranges(client: Client, multi_vector_encoder: TaskArtifact) -> None:
-    asked = client(multi_vector_encoder.artifact)
-    response = asked.post("/encode", json={"inputs": "a cat", "output": "tokens", "encoding_format": "uint8"})
-    assert response.status_code == 422
-    found = post(asked, "/encode", inputs="a cat", encoding_format="ubinary")
+def test_signs_of_a_vector_for_each_token(client: Client, multi_vector_encoder: TaskArtifact) -> None:
+    found = post(client(multi_vector_encoder.artifact), "/encode", inputs="a cat", encoding_format="ubinary")
     assert np.shape(found["embeddings"][0]) == (found["items"][0]["tokens"], 2)
-
-
-def test_an_artifact_without_ranges_says_so_before_anything_runs(served: Served) -> None:
-    response = served.encode({"inputs": "cat", "encoding_format": "int8"})
-    assert response.status_code == 422
-    assert response.json()["error"]["message"] == (
-        "encoding_format: the artifact has no ranges for int8 vectors; export it again"
-    )
-    assert not served.backend.batches

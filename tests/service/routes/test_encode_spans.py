@@ -1,7 +1,7 @@
 """Spans over HTTP: the means of the last hidden states that `transformers` gives for the whole text."""
 
+from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,38 +15,35 @@ TEXTS = ["The cat sat on the mat. It rained all day; nobody minded.", "Über all
 SPANS = [[[0, 23], [24, 57], [4, 7]], [[0, 10], [0, 27]]]
 
 
-def hidden_states(folder: Path, text: str) -> tuple[Any, list[tuple[int, int]]]:
-    """[n, D] and offsets, without the special tokens, by `transformers`."""
+@pytest.fixture(scope="module")
+def hidden_states(embedder: TaskArtifact) -> Callable[[str], tuple[Any, Any]]:
+    """Of a text [n, D] and offsets [n, 2], without the special tokens, by `transformers`."""
     import torch  # noqa: PLC0415 - seconds to import
     from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415 - seconds to import
 
-    tokenizer, network = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
-    batch = tokenizer(text, return_tensors="pt", return_offsets_mapping=True)
-    offsets = batch.pop("offset_mapping")[0].tolist()
-    with torch.no_grad():
-        hidden = network(**batch).last_hidden_state[0].numpy()
-    return hidden[1:-1], offsets[1:-1]
+    tokenizer = AutoTokenizer.from_pretrained(embedder.folder)
+    network = AutoModel.from_pretrained(embedder.folder).eval()
 
+    def read(text: str) -> tuple[Any, Any]:
+        batch = tokenizer(text, return_tensors="pt", return_offsets_mapping=True)
+        offsets = batch.pop("offset_mapping")[0].numpy()
+        with torch.no_grad():
+            return network(**batch).last_hidden_state[0].numpy()[1:-1], offsets[1:-1]
 
-def expected_vectors(folder: Path, prompt: str, text: str, spans: list[list[int]]) -> Any:
-    hidden, offsets = hidden_states(folder, prompt + text)
-    shift, vectors = len(prompt), []
-    for start, end in spans:
-        inside = [place for place, (_, last) in enumerate(offsets) if start + shift < last <= end + shift]
-        vectors.append(hidden[inside].mean(axis=0))
-    return np.stack(vectors)
+    return read
 
 
 @pytest.mark.parametrize("prompt", ["", "query: "])
-def test_a_span_is_the_mean_of_its_tokens(client: Client, default_artifact: Path, prompt: str) -> None:
-    from export.sources import find_folder  # noqa: PLC0415 - seconds to import
-
-    folder = find_folder(None).path
-    asked = client(default_artifact)
+def test_a_span_is_the_mean_of_its_tokens(
+    client: Client, embedder: TaskArtifact, hidden_states: Callable[[str], tuple[Any, Any]], prompt: str
+) -> None:
+    asked = client(embedder.artifact)
     found = post(asked, "/encode", inputs=TEXTS, spans=SPANS, prompt=prompt, normalize=False)
     unit = post(asked, "/encode", inputs=TEXTS, spans=SPANS, prompt=prompt)["embeddings"]
     for text, spans, vectors, units in zip(TEXTS, SPANS, found["embeddings"], unit, strict=True):
-        expected = expected_vectors(folder, prompt, text, spans)
+        hidden, offsets = hidden_states(prompt + text)
+        ends = offsets[:, 1] - len(prompt)
+        expected = np.stack([hidden[(start < ends) & (ends <= end)].mean(axis=0) for start, end in spans])
         np.testing.assert_allclose(vectors, expected, atol=TOLERANCE, rtol=0)
         lengths = np.linalg.norm(expected, axis=1, keepdims=True)
         np.testing.assert_allclose(units, expected / lengths, atol=TOLERANCE, rtol=0)

@@ -14,11 +14,8 @@ QUERY = "the cat sat"
 DOCUMENTS = ["a dog", "The cat, sat on the mat. " * 8, "...", "don't they?"]
 
 
-def reference(folder: str, query: str, document: str) -> list[tuple[tuple[int, int], str, tuple[int, int], float]]:
+def reference(original: Any, query: str, document: str) -> list[tuple[tuple[int, int], str, tuple[int, int], float]]:
     """Offsets of each token of the query, the document's token with its offsets, and their product."""
-    from sentence_transformers import MultiVectorEncoder  # noqa: PLC0415 - seconds to import
-
-    original = MultiVectorEncoder(folder)
     vectors = np.asarray(original.encode_query([query])[0]), np.asarray(original.encode_document([document])[0])
     asked = read(original, original.prompts["query"], query, len(vectors[0]), skipped="")
     found = read(original, original.prompts["document"], document, len(vectors[1]), skipped=".")
@@ -46,12 +43,14 @@ def read(
 def test_matches_are_the_products_that_the_score_adds_up(
     client: Client, request: pytest.FixtureRequest, model: str
 ) -> None:
+    from sentence_transformers import MultiVectorEncoder  # noqa: PLC0415 - seconds to import
+
     served: TaskArtifact = request.getfixturevalue(model)
-    asked = client(served.artifact)
+    asked, original = client(served.artifact), MultiVectorEncoder(str(served.folder))
     answer = post(asked, "/score", queries=QUERY, documents=DOCUMENTS, matches=True)
     for document, entry in zip(DOCUMENTS, answer["data"], strict=True):
         assert sum(match["similarity"] for match in entry["matches"]) == pytest.approx(entry["score"], abs=1e-4)
-        for match, wanted in zip(entry["matches"], reference(str(served.folder), QUERY, document), strict=True):
+        for match, wanted in zip(entry["matches"], reference(original, QUERY, document), strict=True):
             found = tuple(match["query_offsets"]), match["token"], tuple(match["offsets"])
             assert found == wanted[:3], document
             assert match["similarity"] == pytest.approx(wanted[3], abs=TOLERANCE)

@@ -70,6 +70,8 @@ def test_scores_of_one_query_and_of_one_each(client: Client, reranker: TaskArtif
     np.testing.assert_allclose([entry["score"] for entry in many["data"]], expected, atol=TOLERANCE)
     each = post(asked, "/v1/score", text_1=[QUERY] * len(DOCUMENTS), text_2=DOCUMENTS)
     assert each["data"] == many["data"]
+    for body in ({"queries": "a cat", "documents": ""}, {"text_1": "", "text_2": "a cat"}):  # an empty text is one
+        assert [entry["index"] for entry in post(asked, "/score", **body)["data"]] == [0]
     raw = post(asked, "/score", queries=QUERY, documents=DOCUMENTS, raw_scores=True)
     logits = np.array([entry["score"] for entry in raw["data"]])
     np.testing.assert_allclose(1 / (1 + np.exp(-logits)), expected, atol=TOLERANCE)
@@ -118,7 +120,7 @@ def test_a_head_mask_changes_the_score(client: Client, reranker: TaskArtifact) -
     assert whole[0]["score"] != masked[0]["score"]
 
 
-def test_predict_takes_texts_and_pairs(client: Client, classifier: TaskArtifact) -> None:
+def test_predict_takes_texts_and_pairs_and_classify_texts(client: Client, classifier: TaskArtifact) -> None:
     from transformers import pipeline  # noqa: PLC0415 - seconds to import
 
     reference: Any = pipeline("text-classification", str(classifier.folder), top_k=None)
@@ -131,22 +133,8 @@ def test_predict_takes_texts_and_pairs(client: Client, classifier: TaskArtifact)
         assert found["score"] == pytest.approx(wanted["score"], abs=TOLERANCE)
     assert post(asked, "/predict", inputs=[["the cat"], ["a dog"]])[0] == one
     assert post(asked, "/predict", inputs=[["the cat", "a dog"]]) == [pair]
-
-
-def test_classify_is_infinity_s(client: Client, classifier: TaskArtifact) -> None:
-    answer = post(client(classifier.artifact), "/classify", input=["the cat", "a dog"], model="x")
-    assert answer["object"] == "classify"
-    assert [len(labels) for labels in answer["data"]] == [3, 3]
-    assert sum(entry["score"] for entry in answer["data"][0]) == pytest.approx(1, abs=1e-5)
-
-
-def test_errors_have_the_shape_of_their_api(client: Client, reranker: TaskArtifact) -> None:
-    asked = client(reranker.artifact)
-    assert asked.post("/v2/rerank", json={"query": "a"}).json() == {"message": "documents: Field required"}
-    tei = asked.post("/rerank", json={"query": "a", "texts": ["cat " * 90], "truncate": False}).json()
-    assert tei["error_type"] == "Validation"
-    ours = asked.post("/rerank", json={"query": "a", "documents": ["cat " * 90], "truncate": False}).json()
-    assert ours["error"]["code"] == "too_large"
+    answer = post(asked, "/classify", input=["the cat", "a dog"], model="x")
+    assert (answer["object"], answer["data"][0], len(answer["data"])) == ("classify", one, 2)
 
 
 def test_a_query_beyond_the_limit_is_named_as_the_query(
@@ -170,17 +158,15 @@ def test_texts_that_were_cut_are_counted_in_a_header(client: Client, reranker: T
 
 def test_every_failure_of_a_body_has_the_shape_of_its_api(client: Client, reranker: TaskArtifact) -> None:
     asked = client(reranker.artifact)
+    assert asked.post("/v2/rerank", json={"query": "a"}).json() == {"message": "documents: Field required"}
+    too_long = {"query": "a", "truncate": False}
+    assert asked.post("/rerank", json={**too_long, "texts": ["cat " * 90]}).json()["error_type"] == "Validation"
+    assert asked.post("/rerank", json={**too_long, "documents": ["cat " * 90]}).json()["error"]["code"] == "too_large"
     headers = {"accept": "text/csv", "content-type": "application/json"}
     for content in (b'{"query": "a", "documents": ["b"]}', b'{"query": "a", "documents": ['):
         assert "code" in asked.post("/rerank", content=content, headers=headers).json()["error"]
     for content in (b'{"query": "a", "texts": ["documents"]}', b'{"texts": ["\\"documents\\": "'):
         assert asked.post("/rerank", content=content, headers=headers).json()["error_type"] == "Validation"
-
-
-def test_an_empty_text_is_a_text(client: Client, reranker: TaskArtifact) -> None:
-    asked = client(reranker.artifact)
-    for body in ({"queries": "a cat", "documents": ""}, {"text_1": "", "text_2": "a cat"}):
-        assert [entry["index"] for entry in post(asked, "/score", **body)["data"]] == [0]
 
 
 def test_large_attention_of_pairs_is_compressed(client: Client, reranker: TaskArtifact) -> None:

@@ -73,15 +73,6 @@ def test_a_model_made_for_dot_products_is_compared_by_them(serve: Serve, tmp_pat
     np.testing.assert_allclose(tei, unit[0], atol=1e-6)  # TEI's default of its own parameter
 
 
-def test_limits_count_the_source_too(serve: Serve) -> None:
-    served = serve("--max-texts", "3")
-    assert served.client.post("/similarity", json={"source": "cat", "targets": ["dog"] * 2}).status_code == 200
-    refused = served.client.post("/similarity", json={"source": "cat", "targets": ["dog"] * 3})
-    assert refused.status_code == 413
-    long = served.client.post("/similarity", json={"source": "cat", "targets": ["dog " * 40], "truncate": False})
-    assert long.json()["error"]["message"].startswith("targets[0]: 42 tokens")
-
-
 def test_texts_are_cut_at_their_start_where_asked_for(served: Served) -> None:
     source, target = "dog " + "cat " * 40, "the mat"
     vectors = served.encode({"inputs": [source, target], "truncate": "start"}).json()["embeddings"]
