@@ -3,27 +3,18 @@ import torch
 
 from benchmarks.attention.claims import NETWORK_SIZE, every_head_count
 from benchmarks.attention.faithfulness import METHODS, POOLING, left_out_drops, measure, text_places, token_types
-from benchmarks.lib.report import Table
 from model.config_parts import ClassificationSettings
 from model.decomposition.decompose import decompose
 from model.encoder import Encoder
 from tests.networks import draw_weights, vary
 
 
-@pytest.fixture(scope="module")
-def head_counts() -> Table:
+def test_every_head_count_runs() -> None:
     with torch.inference_mode():
-        return every_head_count()
-
-
-def test_every_head_count_runs(head_counts: Table) -> None:
-    (row,) = head_counts.rows
+        (row,) = every_head_count().rows
     assert row["ran"] == NETWORK_SIZE
     assert row["formula_wrong"] == 0
     assert row["largest_difference"] < 1e-5
-
-
-IDS, OTHER = [2, 7, 9, 11, 8, 3], [2, 5, 9, 12, 3]
 
 
 def test_a_cross_encoders_tokens_add_up_to_its_logit_with_the_biases() -> None:

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.comparison import Sample, compare
 from benchmarks.lib.report import in_turns
-from benchmarks.lib.server import free_port, started
+from benchmarks.lib.server import free_port, pss_bytes, started
 
 
 def test_a_rate_with_failed_requests_is_no_rate() -> None:
@@ -30,8 +30,9 @@ def test_candidates_run_in_turns_and_the_warm_up_is_dropped() -> None:
 
 
 SERVER = """
-import http.server, os, sys
+import http.server, os, subprocess, sys
 held = bytearray(60_000_000)
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200 if self.path == "/ready" else 503)
@@ -46,11 +47,13 @@ def test_a_server_is_started_metered_paused_and_stopped() -> None:
     with started([sys.executable, "-c", SERVER], port, "/ready", {"TEST_PORT": str(port)}) as server:
         assert 0 < server.ready_after < 30
         assert server.resident_bytes() > 60e6
-        assert server.threads() == 1
+        assert server.threads() == 2
+        first, second = server.processes()
+        alone = pss_bytes(first)
+        assert alone < server.pss_bytes() <= alone + pss_bytes(second) + 1e6
         server.pause()
         used = server.cpu_seconds()
         time.sleep(0.1)
-        assert used is not None
         assert used > 0
         assert server.cpu_seconds() == used
     assert not Path(f"/proc/{server.session}").exists()

@@ -63,23 +63,27 @@ def test_pairs_of_the_command_line_become_parquet(model: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "given", "code", "message"),
     [
-        ("one\ttwo\nthree\n", "pairs.txt, line 2: expected two texts with a tab between them, got 1"),
-        ("one\ttwo\tthree\n", "pairs.txt, line 1: expected two texts with a tab between them, got 3"),
+        (
+            "one\ttwo\nthree\n",
+            "--input pairs.txt",
+            1,
+            "pairs.txt, line 2: expected two texts with a tab between them, got 1",
+        ),
+        (
+            "one\ttwo\tthree\n",
+            "--input pairs.txt",
+            1,
+            "pairs.txt, line 1: expected two texts with a tab between them, got 3",
+        ),
+        ("", "one two three", 2, "--pairs: 3 texts are no pairs: give two for each"),
+        ("", "one two --model {embedder}", 1, "reads one text at a time"),
     ],
 )
-def test_lines_that_are_no_pairs(model: Engine, content: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_pair_is_said(
+    content: str, given: str, code: int, message: str, embedder: TaskArtifact, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("pairs.txt").write_text(content)
-    assert main(["encode", "--pairs", "--input", "pairs.txt"]) == 1
+    assert main(["encode", "--pairs", *given.format(embedder=embedder.artifact).split()]) == code
     assert message in capsys.readouterr().err
-
-
-def test_an_odd_number_of_texts_is_no_pairs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["encode", "--pairs", "one", "two", "three"]) == 2
-    assert "--pairs: 3 texts are no pairs: give two for each" in capsys.readouterr().err
-
-
-def test_an_embedder_takes_no_pairs(embedder: TaskArtifact, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["encode", "--model", str(embedder.artifact), "--pairs", "one", "two"]) == 1
-    assert "reads one text at a time" in capsys.readouterr().err

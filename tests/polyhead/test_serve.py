@@ -23,6 +23,7 @@ from tests.task_artifacts import TaskArtifact
 
 ROOT = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+Asked = list[tuple[str | None, str | None]]  # models and revisions
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,7 @@ def exports(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     def export(_: Wanted, __: Folder, target: Path) -> None:
         seen.append(target)
-        time.sleep(0.2)
+        time.sleep(0.05)
         write_fake_artifact(target)
 
     monkeypatch.setattr(models, "_export", export)
@@ -49,9 +50,9 @@ def exports(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str | None, str | None]]:
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
     """What the hub is asked for; it has one commit of every model."""
-    seen: list[tuple[str | None, str | None]] = []
+    seen: Asked = []
 
     def find(model: str | None, revision: str | None = None, *, allows_pickles: bool = False) -> Folder:
         del allows_pickles
@@ -77,10 +78,13 @@ def test_an_artifact_is_served_as_it_is(
     assert (starts[0].model, exports) == (embedder.artifact, [])
     assert main(["serve", str(embedder.artifact), "--precision", "int8"]) == 1
     assert "is an artifact: how it was exported cannot be chosen any more" in capsys.readouterr().err
+    Path("empty").mkdir()
+    assert main(["serve", "empty"]) == 1
+    assert "holds neither an artifact (manifest.json) nor a checkpoint (config.json)" in capsys.readouterr().err
 
 
 def test_several_models_keep_their_names_and_only_those_without_an_artifact_are_exported(
-    embedder: TaskArtifact, starts: list[Settings], exports: list[Path], asked: list[tuple[str | None, str | None]]
+    embedder: TaskArtifact, starts: list[Settings], exports: list[Path], asked: Asked
 ) -> None:
     models = ["owner/name", f"mine={embedder.artifact}", "other=owner/other"]
     assert main(["serve", *models, "--default", "mine", "--precision", "int8"]) == 0
@@ -91,7 +95,7 @@ def test_several_models_keep_their_names_and_only_those_without_an_artifact_are_
 
 
 def test_a_hub_model_is_asked_for_once_and_for_each_setting(
-    starts: list[Settings], exports: list[Path], asked: list[tuple[str | None, str | None]]
+    starts: list[Settings], exports: list[Path], asked: Asked
 ) -> None:
     for _ in range(2):
         assert main(["serve", "owner/model"]) == 0
@@ -108,7 +112,7 @@ def test_a_hub_model_is_asked_for_once_and_for_each_setting(
 def test_what_tune_chose_is_served_unless_something_else_is_asked_for(
     starts: list[Settings],
     exports: list[Path],
-    asked: list[tuple[str | None, str | None]],
+    asked: Asked,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -148,7 +152,7 @@ def test_settings_of_an_export_are_the_exporters(
 def test_offline_asks_for_nothing(
     starts: list[Settings],
     exports: list[Path],
-    asked: list[tuple[str | None, str | None]],
+    asked: Asked,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -162,7 +166,7 @@ def test_offline_asks_for_nothing(
 
 
 def test_a_cache_that_cannot_be_written_to_is_said_with_the_variable_that_moves_it(
-    cache: Path, exports: list[Path], asked: list[tuple[str | None, str | None]], capsys: pytest.CaptureFixture[str]
+    cache: Path, exports: list[Path], asked: Asked, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cache.touch()  # a file in its place
     assert main(["serve", "owner/model"]) == 1
@@ -172,7 +176,7 @@ def test_a_cache_that_cannot_be_written_to_is_said_with_the_variable_that_moves_
     assert (exports, printed.count("\n")) == ([], 1)
 
 
-def test_two_starts_share_one_export(exports: list[Path], asked: list[tuple[str | None, str | None]]) -> None:
+def test_two_starts_share_one_export(exports: list[Path], asked: Asked) -> None:
     found: list[Path] = []
     starts = [threading.Thread(target=lambda: found.append(exported(Wanted("owner/model")))) for _ in range(2)]
     for start in starts:
@@ -210,16 +214,10 @@ def test_an_export_that_fails_leaves_nothing(
     assert {path.suffix for path in cache.iterdir()} == {".lock"}
 
 
-def test_a_folder_that_is_neither_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "empty").mkdir()
-    assert main(["serve", "empty"]) == 1
-    assert "holds neither an artifact (manifest.json) nor a checkpoint (config.json)" in capsys.readouterr().err
-
-
 def test_the_cache_is_listed_and_cleared(
     starts: list[Settings],
     exports: list[Path],
-    asked: list[tuple[str | None, str | None]],
+    asked: Asked,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name in ("one", "other"):
@@ -236,11 +234,8 @@ def test_the_cache_is_listed_and_cleared(
     assert cached_artifacts() == []
 
 
-def test_the_cache_is_no_misspelt_setting() -> None:
-    assert misspelt_variables(["POLYHEAD_CACHE"]) == {}
-
-
 def test_commands_find_what_a_server_exported(exports: list[Path], starts: list[Settings]) -> None:
+    assert misspelt_variables(["POLYHEAD_CACHE"]) == {}
     assert default_artifact() == DEFAULT_ARTIFACT
     assert main(["serve", "--port", "0"]) == 0
     assert [default_artifact()] == exports == [settings.model for settings in starts]
