@@ -235,14 +235,8 @@ class Manifest:
         return settings.activation if isinstance(settings, ClassificationSettings) else "identity"
 
     def to_dict(self) -> dict[str, Any]:
-        """The manifest as JSON types; `from_dict` reverses it."""
-        return {
-            **asdict(self),
-            "config": self.config.to_dict(),
-            "inputs": list(self.inputs),
-            "outputs": list(self.outputs),
-            "examples": list(self.examples),
-        }
+        """The manifest as JSON writes it; `from_dict` reverses it."""
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Manifest":

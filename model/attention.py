@@ -198,30 +198,28 @@ def no_heads(hidden: Tensor, request: LayerRequest) -> HeadOutputs:
     return HeadOutputs(hidden.new_zeros(0, 0, 0, 0), None if request.value_norms is None else hidden.new_zeros(0, 0, 0))
 
 
-class Heads(Protocol):
-    """What `attend` reads of the module whose heads attend."""
+class _Heads(Protocol):
+    """What `attend` reads of the module whose heads attend; as of `MultiHeadAttention`."""
 
     num_heads: int
     scale: float
     implementation: Implementation
 
     @property
-    def attended_heads(self) -> int:
-        """Key and value heads that attention is given; H is a multiple of it."""
-        ...
+    def attended_heads(self) -> int: ...
 
     @property
-    def null_context(self) -> Tensor | None:
-        """As `MultiHeadAttention.null_context`."""
-        ...
+    def null_context(self) -> Tensor | None: ...
 
-    def output_factor(self) -> Tensor:
-        """As `MultiHeadAttention.output_factor`."""
-        ...
+    def output_factor(self) -> Tensor: ...
 
 
 def attend(
-    heads: Heads, projected: tuple[Tensor, Tensor, Tensor], tokens: Packing, request: LayerRequest, terms: PositionTerms
+    heads: _Heads,
+    projected: tuple[Tensor, Tensor, Tensor],
+    tokens: Packing,
+    request: LayerRequest,
+    terms: PositionTerms,
 ) -> tuple[Tensor, HeadOutputs]:
     """Attention within each text of a packed batch, between the projections.
 
@@ -236,20 +234,8 @@ def attend(
         The context [T, H*V], each head multiplied by its gate, and the heads' own outputs.
     """
     query, key, value = map(tokens.pad, projected)
-    context, weights = IMPLEMENTATIONS[heads.implementation](
-        AttentionInputs(
-            query,
-            key,
-            value,
-            tokens.seen,
-            request.weights,
-            heads.num_heads,
-            heads.scale,
-            terms.bias,
-            heads.attended_heads,
-            terms.window,
-        )
-    )
+    asked = tokens.seen, request.weights, heads.num_heads, heads.scale, terms.bias, heads.attended_heads, terms.window
+    context, weights = IMPLEMENTATIONS[heads.implementation](AttentionInputs(query, key, value, *asked))
     norms = None
     if request.value_norms is not None:
         norms = value_norms(value, heads.null_context, heads.output_factor(), request.value_norms)

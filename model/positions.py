@@ -259,7 +259,6 @@ class AttentionPositions(nn.Module):
                 max_distance=config.relative_distance,
                 max_positions=config.max_positions,
             )
-
         elif config.attention_positions == "disentangled":
             self.distances = DistanceRows(
                 buckets=config.relative_buckets,

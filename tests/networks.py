@@ -15,22 +15,8 @@ from model.config import EncoderConfig
 from model.encoder import Encoder
 
 WORDS = (
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "dog",
-    "ran",
-    "##s",
-    ".",
-    "new",
-    "york",
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]"),
+    *("the", "cat", "sat", "on", "a", "mat", "dog", "ran", "##s", ".", "new", "york"),
 )
 BERT_CONFIG: dict[str, Any] = {
     "model_type": "bert",

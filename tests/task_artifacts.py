@@ -91,8 +91,7 @@ def make_classifier(
     """BERT with these labels; with one it is a reranker. CrossEncoder reads the folder."""
     from transformers import AutoModelForSequenceClassification  # noqa: PLC0415 - seconds to import
 
-    names = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
-    folder = _save(directory, AutoModelForSequenceClassification, **names)
+    folder = _save(directory, AutoModelForSequenceClassification, **_named(labels))
     return export_folder(folder, directory, precision, explains=explains)
 
 
@@ -100,8 +99,7 @@ def make_token_classifier(directory: Path, labels: tuple[str, ...], precision: P
     """BERT with a label a token. The pipeline of `transformers` reads the folder."""
     from transformers import AutoModelForTokenClassification  # noqa: PLC0415 - seconds to import
 
-    names = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
-    folder = _save(directory, AutoModelForTokenClassification, **ONE_LAYER, **names)
+    folder = _save(directory, AutoModelForTokenClassification, **ONE_LAYER, **_named(labels))
     tokenizer = Tokenizer.from_str(wordpiece().to_str())
     tokenizer.decoder = decoders.WordPiece()  # which `transformers` gives BERT's tokenizer in any case
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -157,6 +155,10 @@ def _save(directory: Path, auto: Any, **settings: Any) -> Path:
     wordpiece().save(str(folder / "tokenizer.json"))
     _write_json(folder / "tokenizer_config.json", TOKENIZER)
     return folder
+
+
+def _named(labels: tuple[str, ...]) -> dict[str, Any]:
+    return {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
 
 
 def _transformer(task: str, output: str) -> dict[str, Any]:

@@ -19,6 +19,21 @@ TEXTS = [
 ]
 
 
+def _train_pieces(made: Tokenizer, special: list[str], unknown: str) -> None:
+    """Learns SentencePiece's unigrams."""
+    trainer = trainers.UnigramTrainer(
+        vocab_size=VOCABULARY, special_tokens=special, unk_token=unknown, show_progress=False
+    )
+    made.train_from_iterator(TEXTS, trainer)
+
+
+def _surrounded(made: Tokenizer, single: str, pair: str) -> Tokenizer:
+    """The tokenizer, with these tokens around a text and a pair."""
+    special = [(token, made.token_to_id(token)) for token in single.split() if not token.startswith("$")]
+    made.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
+    return made
+
+
 @cache
 def wordpiece() -> Tokenizer:
     """BERT's: lowered, split at spaces, punctuation and ideographs, `##` inside words."""
@@ -29,10 +44,7 @@ def wordpiece() -> Tokenizer:
         vocab_size=VOCABULARY, special_tokens=BERT_TOKENS, limit_alphabet=200, show_progress=False
     )
     made.train_from_iterator(TEXTS, trainer)
-    made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    return made
+    return _surrounded(made, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
 
 
 @cache
@@ -59,33 +71,20 @@ def unigram() -> Tokenizer:
     made = Tokenizer(models.Unigram())
     made.normalizer = normalizers.Sequence([normalizers.NFKC()])
     made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
-    trainer = trainers.UnigramTrainer(
-        vocab_size=VOCABULARY, special_tokens=ROBERTA_TOKENS, unk_token=ROBERTA_TOKENS[3], show_progress=False
-    )
-    made.train_from_iterator(TEXTS, trainer)
-    made.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    return made
+    _train_pieces(made, ROBERTA_TOKENS, unknown="<unk>")
+    return _surrounded(made, "<s> $A </s>", "<s> $A </s> </s> $B </s>")
 
 
 @cache
 def deberta() -> Tokenizer:
     """DeBERTa v3's: SentencePiece pieces, with BERT's special tokens."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     made = Tokenizer(models.Unigram())
     spaces = normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")
     made.normalizer = normalizers.Sequence([spaces, normalizers.NFC(), normalizers.Strip(left=False)])
     made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace()])
     made.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=VOCABULARY, special_tokens=special, unk_token=special[1], show_progress=False
-    )
-    made.train_from_iterator(TEXTS, trainer)
-    made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    return made
+    _train_pieces(made, BERT_TOKENS, unknown="[UNK]")
+    return _surrounded(made, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
 
 
 GPT_4 = (
@@ -124,10 +123,7 @@ def _byte_level(
 def qwen() -> Tokenizer:
     """Qwen3-Embedding's: one token behind a text."""
     made = _byte_level(["<|endoftext|>", "<|im_start|>", "<|im_end|>"], normalizers.NFC(), r"\p{N}")
-    made.post_processor = processors.TemplateProcessing(
-        single="$A <|endoftext|>", pair="$A <|endoftext|> $B <|endoftext|>", special_tokens=[("<|endoftext|>", 0)]
-    )
-    return made
+    return _surrounded(made, "$A <|endoftext|>", "$A <|endoftext|> $B <|endoftext|>")
 
 
 @cache
@@ -144,12 +140,9 @@ def qwen_chat() -> Tokenizer:
 def llama3() -> Tokenizer:
     """EuroBERT's, made from Llama 3's: numbers in threes, one token before a text and one behind it."""
     made = _byte_level(["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"], None, r"\p{N}{1,3}")
-    template = processors.TemplateProcessing(
-        single="<|begin_of_text|> $A <|end_of_text|>",
-        pair="<|begin_of_text|> $A <|end_of_text|> $B <|end_of_text|>",
-        special_tokens=[("<|begin_of_text|>", 0), ("<|end_of_text|>", 1)],
-    )
-    made.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+    single = "<|begin_of_text|> $A <|end_of_text|>"
+    _surrounded(made, single, f"{single} $B <|end_of_text|>")
+    made.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), made.post_processor])
     return made
 
 
@@ -171,10 +164,7 @@ def gemma() -> Tokenizer:
     made = Tokenizer.from_str(json.dumps(described))  # bytes are pieces, not words to be found in a text
     made.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
     made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    made.post_processor = processors.TemplateProcessing(
-        single="<bos> $A <eos>", pair="<bos> $A <eos> <bos> $B <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
-    )
-    return made
+    return _surrounded(made, "<bos> $A <eos>", "<bos> $A <eos> <bos> $B <eos>")
 
 
 @cache
@@ -184,17 +174,8 @@ def t5() -> Tokenizer:
     made.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
     )
-    trainer = trainers.UnigramTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=["<pad>", "</s>", "<unk>"],
-        unk_token=ROBERTA_TOKENS[3],
-        show_progress=False,
-    )
-    made.train_from_iterator(TEXTS, trainer)
-    made.post_processor = processors.TemplateProcessing(
-        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
-    )
-    return made
+    _train_pieces(made, ["<pad>", "</s>", "<unk>"], unknown="<unk>")
+    return _surrounded(made, "$A </s>", "$A </s> $B </s>")
 
 
 TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = MappingProxyType(

@@ -34,7 +34,7 @@ class ClassifySettings:
 
     Attributes:
         model: artifact, folder or hub id to begin with; None for the default model.
-        rows: file of text, target, or text, text, target.
+        rows: file of text, target, or text, text, target; or of words and a label for each (`train.label_tokens`).
         held_out: rows to judge by; None for a part of `rows`.
         pairs: whether rows hold two texts.
         kind: whether targets are names of labels or numbers.

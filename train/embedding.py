@@ -73,7 +73,6 @@ def layer_outputs(encoder: Encoder) -> Iterator[list[Tensor]]:
             hook.remove()
 
 
-DEPTH = 10
 ROUNDING = 1e-6  # two equal vectors differ by less in a product, by their place in the matrix
 
 
@@ -87,7 +86,7 @@ def cosine_figures(found: Tensor, expected: Tensor) -> dict[str, float]:
     }
 
 
-def recall(queries: Tensor, documents: Tensor, pairs: Sequence[tuple[int, int]], *, depth: int = DEPTH) -> float:
+def recall(queries: Tensor, documents: Tensor, pairs: Sequence[tuple[int, int]], *, depth: int) -> float:
     """Percent of a query's own documents that are among the `depth` nearest, mean over queries.
 
     A document that is as near as an own one counts as nearer, so that a network of equal vectors finds nothing.

@@ -84,23 +84,9 @@ class HardConcreteGates(nn.Module):
         if self.multipliers.grad is not None:
             self.multipliers.grad.neg_()
 
-    def least_open(self) -> list[int]:
-        """Heads from the one whose gate is most surely closed."""
-        order: list[int] = self.log_alpha.detach().argsort(stable=True).tolist()
-        return order
-
 
 def _stretch(x: Tensor) -> Tensor:
     return (x * (HIGH - LOW) + LOW).clamp(0, 1)
-
-
-class GatedEncoder(nn.Module):
-    """A network, and the gates on its heads."""
-
-    def __init__(self, encoder: Encoder, gates: HardConcreteGates) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.gates = gates
 
 
 class Gates(Distillation):
@@ -109,12 +95,7 @@ class Gates(Distillation):
     command = "gates"
 
     def __init__(self, settings: GateSettings, run: RunSettings, material: Texts | None = None) -> None:
-        """Reads everything, and puts a gate on every head.
-
-        Args:
-            settings: of the gates.
-            run: of the loop.
-            material: the texts if they were read before; None reads the files.
+        """Reads everything, of the texts what `material` does not give, and puts a gate on every head.
 
         Raises:
             SourceError: the model or a file cannot be used.
@@ -137,7 +118,7 @@ class Gates(Distillation):
             layers=range(whole.encoder.config.num_layers),
         )
         self.gates = HardConcreteGates(heads).to(self.device)
-        self.module = GatedEncoder(self.encoder, self.gates)
+        self.module = nn.ModuleDict({"encoder": self.encoder, "gates": self.gates})
         self.rate_factors = {"gates": settings.gate_rate}
 
     def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
@@ -169,7 +150,9 @@ class Gates(Distillation):
         return {**super().evaluate(), "closed": float(self.gates.expected_closed().detach())}
 
     def _closed(self) -> list[int]:
-        return self.gates.least_open()[: self.count]
+        """As many heads as have to go, those first whose gates are most surely closed."""
+        order: list[int] = self.gates.log_alpha.detach().argsort(stable=True).tolist()
+        return order[: self.count]
 
 
 def fold_gates(encoder: Encoder, gates: Tensor) -> Encoder:

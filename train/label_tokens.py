@@ -5,8 +5,7 @@ learn nothing, and the service's `aggregation` `"first"` reads words in the same
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import torch
 from tokenizers import Tokenizer
@@ -17,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from export.heads.subject import find_subject
 from model.config_parts import ClassificationSettings
 from train.batching import TokenIds
-from train.classify import LONGEST, MOST_LABELS
+from train.classify import LONGEST, MOST_LABELS, ClassifySettings
 from train.data import Row, read_parts
 from train.distil import make_student
 from train.embedding import batches_by_length, run
@@ -29,28 +28,13 @@ UNLABELLED = -100  # cross_entropy leaves it out
 COLUMNS = ("text", "labels")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LabelSettings:
-    """What is learned from what.
-
-    Attributes:
-        model: artifact, folder or hub id to begin with; None for the default model.
-        rows: file of words and labels.
-        held_out: rows to judge by; None for a part of `rows`.
-    """
-
-    model: str | None
-    rows: Path
-    held_out: Path | None = None
-
-
 class LabelTokens(Recipe):
     """The recipe of `polyhead train classify --level tokens`."""
 
     command = "classify"
     score = "accuracy"
 
-    def __init__(self, settings: LabelSettings, run_settings: RunSettings) -> None:
+    def __init__(self, settings: ClassifySettings, run_settings: RunSettings) -> None:
         """Reads everything, and puts a randomly initialised layer for the labels on the encoder.
 
         Raises:

@@ -152,12 +152,9 @@ class ShapeChoice:
     """Finds the shape that reaches a speed at the least error."""
 
     def __init__(self, encoder: Encoder, texts: Sequence[TokenizedText], costs: Costs) -> None:
-        """Orders the units of each part, and measures what it moves to leave them out.
+        """Orders the units of each part of the whole network, and measures what it moves to leave them out.
 
-        Args:
-            encoder: the whole network.
-            texts: to choose by; the last ones judge.
-            costs: of this machine.
+        The last of the texts judge. The costs are this machine's.
         """
         self.encoder, self.config, self.costs = encoder, encoder.config, costs
         self.whole, judged = Shape.read({}, self.config), min(JUDGED, len(texts) // 4)

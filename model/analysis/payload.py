@@ -40,15 +40,14 @@ class MapShape:
 
 def maps_bytes(shapes: Iterable[MapShape], encoding: Encoding) -> int:
     """Bytes of an answer's maps; an upper bound where `encoding` is "json", else exact."""
-    return sum(_whole_rows(shape, encoding) if shape.top_k is None else _top_k(shape, encoding) for shape in shapes)
+    return sum(_tensor_bytes(shape, encoding) for shape in shapes)
 
 
-def _whole_rows(shape: MapShape, encoding: Encoding) -> int:
-    return _floats(shape.maps * shape.queries, shape.keys, encoding)
-
-
-def _top_k(shape: MapShape, encoding: Encoding) -> int:
-    rows, kept = shape.maps * shape.queries, min(shape.top_k or 0, shape.keys)
+def _tensor_bytes(shape: MapShape, encoding: Encoding) -> int:
+    rows = shape.maps * shape.queries
+    if shape.top_k is None:
+        return _floats(rows, shape.keys, encoding)
+    kept = min(shape.top_k, shape.keys)
     return _floats(rows, kept, encoding) + _indices(rows, kept, shape.keys, encoding) + _floats(rows, 1, encoding)
 
 

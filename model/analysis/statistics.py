@@ -89,17 +89,21 @@ def head_statistics(
     num_tokens = len(token_ids)
     weights = weights if len(weights) else np.zeros((0, num_tokens, num_tokens), dtype=np.float32)
     _check(weights, num_tokens, special, punctuation)
-    entropy = mean_entropy(weights)
+    entropy, mass = row_entropy(weights).mean(axis=-1), mass_on(weights, special)
+    positions = np.arange(num_tokens, dtype=np.float32)
+    differences = positions[:, np.newaxis] - positions  # query position less key position
     statistics = {
         "entropy": entropy,
         "normalized_entropy": entropy / _largest_entropy(num_tokens, causal=causal) if num_tokens > 1 else None,
         "confidence": confidence(weights, special),
-        "signed_distance": signed_distance(weights),
-        "distance": distance(weights),
+        "signed_distance": _mean_of(weights, differences),
+        "distance": _mean_of(weights, np.abs(differences)),
         "offset_previous": offset_score(weights, -1),
         "offset_self": offset_score(weights, 0),
         "offset_next": offset_score(weights, 1),
-        **special_masses(weights, special),
+        "special_mass": mass.mean(axis=-1),
+        "special_to_special": mass[:, special].mean(axis=-1) if special.any() else None,
+        "other_to_special": mass[:, ~special].mean(axis=-1) if not special.all() else None,
         "punctuation_mass": mass_on(weights, punctuation).mean(axis=-1),
         "repeated_token": repeated_token(weights, token_ids, special),
     }
@@ -111,12 +115,6 @@ def row_entropy(weights: Float32Array) -> Float64Array:
     logarithms = np.log(np.maximum(weights, np.finfo(np.float32).tiny))  # finite at 0, where the factor is 0
     entropy: Float64Array = 0.0 - np.vecdot(weights, logarithms).astype(np.float64)  # a negation would make -0 of 0
     return entropy
-
-
-def mean_entropy(weights: Float32Array) -> Float64Array:
-    """Mean entropy of the rows in nats, [..., Q, K] -> [...]."""
-    mean: Float64Array = row_entropy(weights).mean(axis=-1)
-    return mean
 
 
 def _largest_entropy(num_tokens: int, *, causal: bool) -> float:
@@ -133,31 +131,11 @@ def confidence(weights: Float32Array, special: BoolArray) -> Float64Array | None
     return mean
 
 
-def signed_distance(weights: Float32Array) -> Float64Array:
-    """Mean of query position less key position under the weights, [H, n, n] -> [H], in tokens."""
-    return _mean_of(weights, _differences(weights))
-
-
-def distance(weights: Float32Array) -> Float64Array:
-    """Mean distance from query to key under the weights, [H, n, n] -> [H], in tokens."""
-    return _mean_of(weights, np.abs(_differences(weights)))
-
-
 def offset_score(weights: Float32Array, offset: int) -> Float64Array:
     """Mean over all n queries of the weight on the key `offset` places on, [H, n, n] -> [H]."""
     mass = weights.diagonal(offset, axis1=-2, axis2=-1).sum(axis=-1, dtype=np.float64)  # of none, 0, in a short text
     score: Float64Array = mass / weights.shape[-1]
     return score
-
-
-def special_masses(weights: Float32Array, special: BoolArray) -> dict[str, Float64Array | None]:
-    """Mass on special keys, [H, n, n] -> [H]: of all queries, of special ones, of the others; None without such."""
-    mass = mass_on(weights, special)
-    return {
-        "special_mass": mass.mean(axis=-1),
-        "special_to_special": mass[:, special].mean(axis=-1) if special.any() else None,
-        "other_to_special": mass[:, ~special].mean(axis=-1) if not special.all() else None,
-    }
 
 
 def mass_on(weights: Float32Array, keys: BoolArray) -> Float64Array:
@@ -179,12 +157,6 @@ def repeated_token(weights: Float32Array, token_ids: IntArray, special: BoolArra
         return None
     mass: Float64Array = np.vecdot(weights, repeats.astype(np.float32)).sum(axis=-1, dtype=np.float64)
     return mass / repeating_queries
-
-
-def _differences(weights: Float32Array) -> Float32Array:
-    """Query position less key position, [n, n]."""
-    positions = np.arange(weights.shape[-1], dtype=np.float32)
-    return positions[:, np.newaxis] - positions
 
 
 def _mean_of(weights: Float32Array, values: Float32Array) -> Float64Array:
@@ -245,12 +217,7 @@ def offset_rate(weights: Float32Array, offset: int) -> Float64Array | None:
     rows = rows[(rows + offset >= 0) & (rows + offset < len(rows))]
     if not len(rows):
         return None
-    return offset_rate_of(weights.argmax(axis=-1), offset, rows)
-
-
-def offset_rate_of(largest: IntArray, offset: int, rows: IntArray) -> Float64Array:
-    """The same from where each row's largest weight stands, [H, n] -> [H]."""
-    rate: Float64Array = (largest[:, rows] == rows + offset).mean(axis=-1)
+    rate: Float64Array = (weights.argmax(axis=-1)[:, rows] == rows + offset).mean(axis=-1)
     return rate
 
 

@@ -15,13 +15,13 @@ from train import loop
 from train.classify import Classify, ClassifySettings
 from train.data import read_rows
 from train.errors import DataError
-from train.label_tokens import UNLABELLED, LabelSettings, LabelTokens, read_labels
+from train.label_tokens import UNLABELLED, LabelTokens, read_labels
 from train.loop import Recipe
 from train.settings import RunSettings
 
 
-def run_of(folder: Path, epochs: float = 1) -> RunSettings:
-    return RunSettings(output=folder / "run", epochs=epochs, batch_size=8, learning_rate=4e-3, evaluations=2)
+def run_of(folder: Path, epochs: float = 1, batch_size: int = 16) -> RunSettings:
+    return RunSettings(output=folder / "run", epochs=epochs, batch_size=batch_size, learning_rate=4e-3, evaluations=2)
 
 
 def train(recipe: Recipe, run: RunSettings) -> tuple[float, Checkpoint]:
@@ -41,7 +41,7 @@ def output(network: Checkpoint, *texts: str) -> Tensor:
 
 
 def test_labels_are_learned_and_exported(tiny_folder: Path, tmp_path: Path) -> None:
-    labelled, run = tmp_path / "labelled.csv", run_of(tmp_path, epochs=8)
+    labelled, run = tmp_path / "labelled.csv", run_of(tmp_path, epochs=5)
     labelled.write_text("".join(f"{text},{'yes' if 'cat' in text else 'no'}\n" for text in draw_texts(160)))
     best, network = train(Classify(ClassifySettings(model=str(tiny_folder), rows=labelled), run), run)
     assert best > 80
@@ -54,11 +54,11 @@ def test_labels_are_learned_and_exported(tiny_folder: Path, tmp_path: Path) -> N
 def test_scores_of_pairs_are_learned(tiny_folder: Path, tmp_path: Path) -> None:
     rated, judged = tmp_path / "rated.csv", tmp_path / "judged.csv"
     for path, seed in ((rated, 0), (judged, 2)):
-        pairs = zip(draw_texts(160, seed), draw_texts(160, seed + 1), strict=True)
+        pairs = zip(draw_texts(240, seed), draw_texts(240, seed + 1), strict=True)
         rows = [(a, b, b.split().count("cat") - a.split().count("cat")) for a, b in pairs]  # which is which counts
         path.write_text("".join(f"{a},{b},{score}\n" for a, b, score in rows))
     settings = ClassifySettings(model=str(tiny_folder), rows=rated, held_out=judged, pairs=True, kind="scores")
-    run = run_of(tmp_path, epochs=8)
+    run = run_of(tmp_path, epochs=4)
     best, network = train(Classify(settings, run), run)
     assert best > 40
     assert network.pairs
@@ -67,10 +67,10 @@ def test_scores_of_pairs_are_learned(tiny_folder: Path, tmp_path: Path) -> None:
 
 
 def test_labels_of_words_are_learned_and_exported(tiny_folder: Path, tmp_path: Path) -> None:
-    rows, run = tmp_path / "rows.tsv", run_of(tmp_path, epochs=6)
+    rows, run = tmp_path / "rows.tsv", run_of(tmp_path, epochs=6, batch_size=8)
     lines = [(text, " ".join("CAT" if word == "cat" else "O" for word in text.split())) for text in draw_texts(120)]
     rows.write_text("".join(f"{text}\t{labels}\n" for text, labels in lines))
-    best, network = train(LabelTokens(LabelSettings(model=str(tiny_folder), rows=rows), run), run)
+    best, network = train(LabelTokens(ClassifySettings(model=str(tiny_folder), rows=rows), run), run)
     assert best > 95
     assert network.encoder.config.task == "token_classification"
     place = network.tokenizer.encode("the cat sat").tokens.index("cat")
@@ -85,7 +85,7 @@ def test_a_label_whose_only_row_is_held_out_is_one_of_the_labels(tiny_folder: Pa
     path.write_text("".join(f"word{number},label{number}\n" for number in range(40)))
     for recipe in (
         Classify(ClassifySettings(model=str(tiny_folder), rows=path), run_of(tmp_path)),
-        LabelTokens(LabelSettings(model=str(tiny_folder), rows=path), run_of(tmp_path)),
+        LabelTokens(ClassifySettings(model=str(tiny_folder), rows=path), run_of(tmp_path)),
     ):
         assert len(recipe.described["targets"]["labels"]) == 40
 
@@ -115,6 +115,7 @@ def test_targets_that_teach_nothing_are_named(fault: str, tiny_folder: Path, tmp
     rows.write_text(WORDS.replace("other", "word") if is_words else content)
     judged.write_text(content if is_words else "c,d,3\n" * 8)
     make: Any = LabelTokens if is_words else Classify
-    settings = LabelSettings(**given) if is_words else ClassifySettings(**given, pairs=True, kind=kind)  # type: ignore[arg-type]
+    if not is_words:
+        given |= {"pairs": True, "kind": kind}
     with pytest.raises(DataError, match=message):
-        make(settings, run_of(tmp_path))
+        make(ClassifySettings(**given), run_of(tmp_path))

@@ -125,7 +125,7 @@ def pairs(tmp_path: Path) -> Path:
     path = tmp_path / "pairs.tsv"
     lines = [
         f"{text}\t{' '.join(reversed(text.split()))}\t{other}"
-        for text, other in zip(draw_texts(200), draw_texts(200, 1), strict=True)
+        for text, other in zip(draw_texts(120), draw_texts(120, 1), strict=True)
     ]
     path.write_text("\n".join(lines))
     return path

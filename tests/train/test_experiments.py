@@ -10,11 +10,12 @@ from scipy import stats
 
 from polyhead.cli import main
 from train.errors import RunError
+from train.experiments.orders import WAYS
 from train.experiments.sweep import SweepSettings, variants
 from train.experiments.trials import compare, run_trial, variance_test
 
 
-def test_differences_are_those_of_a_paired_t_test() -> None:
+def test_differences_are_those_of_a_paired_t_test_and_analysis_of_variance_is_by_hand() -> None:
     values = {"a": [0.5, 0.6, 0.8], "b": [0.4, 0.52, 0.69], "c": [0.7, 0.5, 0.9]}
     found = compare(values, "a")
     expected = stats.ttest_rel(values["b"], values["a"]).confidence_interval()
@@ -25,38 +26,29 @@ def test_differences_are_those_of_a_paired_t_test() -> None:
     alone = stats.ttest_1samp(values["a"], 0).confidence_interval()
     assert (found["a"]["low"], found["a"]["high"]) == pytest.approx((alone.low, alone.high))
     assert "difference" not in found["a"]
-
-
-def test_analysis_of_variance_by_hand() -> None:
-    found = variance_test({"a": [1.0, 2.0, 3.0], "b": [2.0, 3.0, 4.0]})
-    assert found is not None
-    assert found["f"] == pytest.approx(1.5)  # between: 1.5 / 1; within: 4 / 4
+    tested = variance_test({"a": [1.0, 2.0, 3.0], "b": [2.0, 3.0, 4.0]})
+    assert tested is not None
+    assert tested["f"] == pytest.approx(1.5)  # between: 1.5 / 1; within: 4 / 4
     assert variance_test({"a": [1.0], "b": [2.0]}) is None
 
 
-def test_a_trial_is_run_once(tmp_path: Path) -> None:
-    ran: list[bool] = []
-
-    def run(place: Path, is_begun: bool) -> dict[str, Any]:
-        del place
-        ran.append(is_begun)
-        return {"score": 0.5}
-
-    assert run_trial(tmp_path, "one", {"steps": (3,)}, run) == run_trial(tmp_path, "one", {"steps": (3,)}, run)
-    assert ran == [False]
-    with pytest.raises(RunError, match=r"one\.json is of an experiment with other settings or data"):
-        run_trial(tmp_path, "one", {"steps": (4,)}, run)
-
-
-def test_a_trial_goes_on_from_its_checkpoint_and_begins_anew_without(tmp_path: Path) -> None:
+def test_a_trial_is_run_once_goes_on_from_its_checkpoint_and_begins_anew_without(tmp_path: Path) -> None:
     (tmp_path / "under-way" / "begun").mkdir(parents=True)
     (tmp_path / "under-way" / "begun" / "checkpoint.safetensors").touch()
     (tmp_path / "under-way" / "broken").mkdir()
-    seen = {}
-    for name in ("begun", "broken"):
-        run_trial(tmp_path, name, {}, lambda place, is_begun: seen.update({place.name: is_begun}) or {})
-    assert seen == {"begun": True, "broken": False}
+    ran: list[tuple[str, bool]] = []
+
+    def run(place: Path, is_begun: bool) -> dict[str, Any]:
+        ran.append((place.name, is_begun))
+        return {"score": 0.5}
+
+    for name in ("begun", "broken", "one"):
+        found = run_trial(tmp_path, name, {"steps": (3,)}, run)
+        assert found == run_trial(tmp_path, name, {"steps": (3,)}, run)
+    assert ran == [("begun", True), ("broken", False), ("one", False)]
     assert not any((tmp_path / "under-way").iterdir())
+    with pytest.raises(RunError, match=r"one\.json is of an experiment with other settings or data"):
+        run_trial(tmp_path, "one", {"steps": (4,)}, run)
 
 
 def settings_of(**changes: Any) -> SweepSettings:
@@ -95,10 +87,10 @@ def test_sweep_from_the_command_line(tiny_folder: Path, text_file: Path, tmp_pat
     assert [row["values"] for row in again["rows"]] == [row["values"] for row in record["rows"]]
 
 
-@pytest.mark.parametrize("name", ["sweep", "orders"])
-def test_one_seed_has_no_interval(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", name, "--texts", "texts.txt", "--output", "folder", "--seeds", "1"]) == 2
-    assert "expected a whole number above 1, as intervals need two, got '1'" in capsys.readouterr().err
+def test_one_seed_has_no_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("sweep", "orders"):
+        assert main(["train", name, "--texts", "texts.txt", "--output", "folder", "--seeds", "1"]) == 2
+        assert "expected a whole number above 1, as intervals need two, got '1'" in capsys.readouterr().err
 
 
 def test_an_estimate_trains_nothing(
@@ -121,12 +113,7 @@ def test_orders_from_the_command_line(
     short = ["--shares", "0.5", "--seeds", "2", "--gate-steps", "4", "--steps", "2", "--batch-size", "8"]
     assert main([*given, *short, "--fitting-texts", "40", "--output", str(output)]) == 0
     record = json.loads((output / "orders.json").read_bytes())
-    assert [(row["share"], row["way"]) for row in record["rows"]] == [
-        (0.5, "gates"),
-        (0.5, "reconstruction"),
-        (0.5, "loss_gradient"),
-        (0.5, "random"),
-    ]
+    assert [(row["share"], row["way"]) for row in record["rows"]] == [(0.5, way) for way in WAYS]
     trials = [json.loads(path.read_bytes()) for path in (output / "trials").iterdir()]
     assert {len(trial["removed"]) for trial in trials} == {4}
     assert all(row["fitted"]["mean"] > row["not_healed"]["mean"] for row in record["rows"])

@@ -49,20 +49,15 @@ def stopping(kind: Any, stop_at: int = 5) -> Any:
 
 @pytest.fixture
 def settings(tiny_folder: Path, text_file: Path) -> HealSettings:
-    return HealSettings(model=str(tiny_folder), texts=(text_file,), remove=0.4, weights=Weights(substitute=0.2))
+    weights = Weights(substitute=0.2)
+    return HealSettings(model=str(tiny_folder), texts=(text_file,), remove=0.4, fitting_texts=32, weights=weights)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunSettings:
-    return RunSettings(
-        output=tmp_path / "run",
-        epochs=2,
-        batch_size=8,
-        learning_rate=1e-2,
-        dropout=0.1,
-        head_dropout=0.3,
-        evaluations=3,
-    )
+    """A little more than an epoch."""
+    settings = RunSettings(output=tmp_path / "run", epochs=1.3, batch_size=8, learning_rate=1e-2, evaluations=3)
+    return replace(settings, dropout=0.1, head_dropout=0.3)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

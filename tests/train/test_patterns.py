@@ -17,7 +17,7 @@ from polyhead.cli import main
 from tests.task_artifacts import quick_export
 from train.experiments.patterns.memory import MEMORISED, attend, memorise, promised
 from train.experiments.patterns.network import Network, Row
-from train.experiments.patterns.offsets import last_weights, logits_with, look_at_offsets
+from train.experiments.patterns.offsets import look_at_offsets
 from train.experiments.patterns.servable import encoder_of, write_servable
 from train.experiments.patterns.tasks import KEYS, PLACES, TASKS, VALUES, Task, texts_of, vocabulary
 from train.experiments.patterns.training import train_row
@@ -120,10 +120,9 @@ def test_weights_of_one_head_are_those_of_the_served_encoder_and_carry_the_order
     looked = look_at_offsets(network, (ids[None], answers[None]))
     (weights,) = encoder_of(network, 0).use("eager")(input_ids_of(task, ids), torch.full((400,), 9)).attentions
     assert weights is not None
-    hidden = network.tokens[0][ids[:, :, 0]] * (ids > 0) + network.places[0]
-    torch.testing.assert_close(last_weights(network, 0, hidden), weights[:, 0, -1], atol=1e-5, rtol=1e-4)
-    own = logits_with(network, 0, hidden, weights[:, 0, -1])
-    torch.testing.assert_close(own, network(ids[None])[0], atol=1e-4, rtol=1e-4)
+    logits = network(ids[None])
+    torch.testing.assert_close(network.last_weights[0, :, :, 0], weights[:, :, -1], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(network(ids[None], weights=weights[None, :, :, -1:]), logits, atol=1e-4, rtol=1e-4)
     assert looked["place_weights"][0] == pytest.approx(weights[:, 0, -1].mean(dim=0).tolist(), abs=1e-4)
     assert looked["weight_difference"][0] > 0.1
     assert looked["right_if_equal"][0] < 0.8
@@ -139,7 +138,7 @@ def test_a_row_that_is_learned_ends_early() -> None:
 
 
 def test_gates_of_heads_that_a_task_does_not_need_close() -> None:
-    network, found = train_row(Row("own token", 4, 8, 8, gated=True), [0], 400)
+    network, found = train_row(Row("own token", 2, 4, 4, gated=True), [0], 250)
     assert min(found["accuracies"]) >= 0.995
     assert found["open_heads"] == [0]
     assert encoder_of(network, 0).config.num_heads == (0,)
@@ -164,7 +163,7 @@ def test_open_gates_are_folded_into_the_encoder_that_is_served() -> None:
 
 
 def test_a_trained_network_is_served_and_its_head_looks_at_the_asked_key(tmp_path: Path) -> None:
-    network, found = train_row(Row("one key", 1, 32, 32), [0], 400)
+    network, found = train_row(Row("one key", 1, 32, 32), [0], 300)
     assert found["accuracies"][0] > 0.9
     write_servable(tmp_path / "one-key", network, 0)
     with quick_export():

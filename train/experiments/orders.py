@@ -75,11 +75,7 @@ class Orders:
     """All trials of the comparison: the first seed of every way at every share, then the second."""
 
     def __init__(self, settings: OrderSettings, run: RunSettings) -> None:
-        """Reads everything.
-
-        Args:
-            settings: of the comparison.
-            run: of healing; its output is the comparison's folder.
+        """Reads everything; `run` is of healing, and its output the comparison's folder.
 
         Raises:
             SourceError: the model or a file cannot be used.

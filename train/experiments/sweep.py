@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
@@ -150,11 +151,7 @@ class Sweep:
     """All runs of a sweep, in the order in which they are run: the first seed of every row, then the second."""
 
     def __init__(self, settings: SweepSettings, run: RunSettings) -> None:
-        """Reads the texts; the teacher embeds them when the first run begins, once for all.
-
-        Args:
-            settings: of the sweep.
-            run: of each run; its output is the sweep's folder.
+        """Reads the texts; the teacher embeds them when the first of the runs, whose folder is `run.output`, begins.
 
         Raises:
             SourceError: the teacher or a file cannot be used.
@@ -257,10 +254,12 @@ def summarise(sweep: Sweep, found: Sequence[Found]) -> dict[str, Any]:
     for trial in found:
         by_row.setdefault(trial["described"]["row"], []).append(trial)
     values = {row: [trial["score"] for trial in trials] for row, trials in by_row.items()}
-    rows = [
-        {"row": row, **_shape(by_row[row][0]), **figures, "seconds_per_step": _mean(by_row[row], "seconds_per_step")}
-        for row, figures in compare(values, BASELINE).items()
-    ]
+    rows = []
+    for row, figures in compare(values, BASELINE).items():
+        fields, parameters = (by_row[row][0][name] for name in ("described", "parameters"))
+        seconds = fmean(trial["seconds_per_step"] for trial in by_row[row])
+        shape = {"heads": fields["fields"]["num_heads"][0], "d_k": fields["fields"]["d_k"], "parameters": parameters}
+        rows.append({"row": row, **shape, **figures, "seconds_per_step": round(seconds, 4)})
     tests = {kind: variance_test({row: values[row] for row in _rows_of(kind, values)}) for kind in SERIES}
     first = found[0]["described"]
     return {
@@ -296,15 +295,6 @@ def table(record: Mapping[str, Any]) -> list[str]:
                 f"{SERIES[kind].capitalize()}: F = {test['f']:.2f}, p = {test['p']:.2g} (analysis of variance).",
             ]
     return lines
-
-
-def _shape(trial: Found) -> dict[str, Any]:
-    fields = trial["described"]["fields"]
-    return {"heads": fields["num_heads"][0], "d_k": fields["d_k"], "parameters": trial["parameters"]}
-
-
-def _mean(trials: Sequence[Found], name: str) -> float:
-    return float(round(sum(trial[name] for trial in trials) / len(trials), 4))
 
 
 def _rows_of(kind: str, names: Mapping[str, Any]) -> list[str]:

@@ -109,20 +109,25 @@ class Network(nn.Module):
         """The gates of each seed; empty if heads have none."""
         return [cast(HardConcreteGates, gates) for gates in self.gates]
 
-    def forward(self, ids: Tensor, gates: Tensor | None = None) -> Tensor:
-        """Ids [R, B, S, F], and factors on what heads add [R, B or 1, H], -> logits [R, B, A, C]."""
+    def forward(self, ids: Tensor, gates: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
+        """Ids [R, B, S, F], and factors on what heads add [R, B or 1, H], -> logits [R, B, A, C].
+
+        `last_weights` [R, B, H, 1, S] are then what the last place looked at; `weights` are taken instead if given.
+        """
         runs, rows, places, _ = ids.shape
         size = (self.row.width,)
         counts = torch.zeros(runs, rows, places, self.tokens.shape[1]).scatter_add_(3, ids, (ids > 0).float())
         # A product of counts: the gradient of a look-up is ten times slower on a CPU.
         hidden = _project(counts, self.tokens) + self.places[:, None]  # [R, B, S, D]
         for index, part in enumerate(self.parts):
-            own = hidden[:, :, -1:] if index == len(self.layers) - 1 else hidden
+            is_last = index == len(self.layers) - 1
+            own = hidden[:, :, -1:] if is_last else hidden
             normed = rms_norm(hidden, size)
             query = _heads(rms_norm(own, size), part["query"], self.row.heads)  # [R, B, H, S or 1, K]
             key, value = (_heads(normed, part[name], self.row.heads) for name in ("key", "value"))
-            weights = (query @ key.transpose(-1, -2) / math.sqrt(self.row.d_k)).softmax(dim=-1)
-            context = weights @ value  # [R, B, H, S or 1, V]
+            looked = (query @ key.transpose(-1, -2) / math.sqrt(self.row.d_k)).softmax(dim=-1)
+            self.last_weights = weights if is_last and weights is not None else looked
+            context = self.last_weights @ value  # [R, B, H, S or 1, V]
             context = context if gates is None else context * gates[..., None, None]
             hidden = own + _project(context.transpose(2, 3).flatten(3), part["output"])
             if self.row.feed_forward:

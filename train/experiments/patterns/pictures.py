@@ -19,12 +19,7 @@ FEWER_HEADS = (1, 2, 4, 8, 32)  # as many as a picture has colours for
 
 
 def draw_pictures(rows: Sequence[Row], memory: Sequence[Row] = ()) -> dict[str, str]:
-    """SVG documents by name, of the pictures that have rows.
-
-    Args:
-        rows: of patterns.json.
-        memory: what patterns.json holds under this name.
-    """
+    """SVG documents by name, of the pictures that have rows: those of patterns.json, and what it holds as `memory`."""
     made = {name: (title, draw(rows)) for name, (title, draw) in PICTURES.items()}
     made["patterns-memory"] = ("Memorising random examples", _memory(memory))
     drawn = {}

@@ -24,11 +24,7 @@ def write_patterns(
 ) -> Mapping[str, Any]:
     """Writes patterns.json, patterns.md and the pictures, and returns the first.
 
-    Args:
-        folder: to write into.
-        patterns: the experiment.
-        found: by each of its rows.
-        memorised: by each of its numbers of heads that memorised.
+    `found` is by each of the experiment's rows, `memorised` by each of its numbers of heads that memorised.
     """
     record: dict[str, Any] = {"schema_version": 1, "seeds": patterns.seeds, "steps": patterns.steps, "rows": []}
     for row, trial in zip(patterns.rows, found, strict=True):

@@ -29,14 +29,9 @@ EPSILON = torch.finfo(torch.float32).eps  # the default of `torch.nn.functional.
 
 
 def encoder_of(network: Network, seed: int) -> Encoder:
-    """One of the networks side by side, without the heads whose gates are closed.
+    """One of the networks side by side, by its seed's place, without the heads whose gates are closed.
 
-    Args:
-        network: trained.
-        seed: its place among the seeds.
-
-    Returns:
-        An encoder in evaluation mode. Its output [B, A * C] are the network's logits, for token ids of `vocabulary`.
+    It is in evaluation mode; its output [B, A * C] are the network's logits, for token ids of `vocabulary`.
     """
     row, task = network.row, TASKS[network.row.task]
     state = {
@@ -101,13 +96,7 @@ def config_of(row: Row) -> EncoderConfig:
 
 
 def write_servable(folder: Path, network: Network, seed: int) -> None:
-    """Writes one of the networks as a folder that `polyhead serve` and `polyhead export` take.
-
-    Args:
-        folder: to write; its name is the model's.
-        network: trained.
-        seed: place among its seeds.
-    """
+    """Writes one of the networks as a folder that `polyhead serve` and `polyhead export` take, of the model's name."""
     encoder, task = encoder_of(network, seed), TASKS[network.row.task]
     tokenizer = Tokenizer(WordLevel({UNKNOWN: 0, **vocabulary(task)}, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = WhitespaceSplit()
