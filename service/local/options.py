@@ -131,8 +131,7 @@ def read_call(inputs: Any, pairs: Any, options: Mapping[str, Any]) -> tuple[Enco
     if (inputs is None) == (pairs is None):
         raise Invalid("inputs: give either inputs or pairs", param="inputs")
     name, values = ("inputs", inputs) if pairs is None else ("pairs", pairs)
-    given = _as_json(_listed(values, name))
-    _refuse_other_elements(given, name)
+    given = _texts(values, name)
     request = validate_value(EncodeRequest, {name: given, **_plain_options(options)})
     if request.encoding_format in {"base64", "float16"}:
         raise Invalid(

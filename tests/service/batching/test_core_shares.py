@@ -3,19 +3,13 @@
 import asyncio
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 
 from service.batching.executor import KEPT_SECONDS, CoreShare, CoreShares
 from tests.service.batching.test_batcher import running
 from tests.service.fake_backend import FakeBackend, job
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def begin(member: CoreShare, times: int) -> None:
@@ -36,7 +30,7 @@ def begin(member: CoreShare, times: int) -> None:
     ],
 )
 def test_each_has_its_fair_part_and_what_others_leave(cores: int, running: list[int], most: list[int]) -> None:
-    shares = CoreShares(cores, Clock())
+    shares = CoreShares(cores, Mock(return_value=0.0))
     members = [shares.join() for _ in running]
     for member, times in zip(members, running, strict=True):
         begin(member, times)
@@ -44,19 +38,19 @@ def test_each_has_its_fair_part_and_what_others_leave(cores: int, running: list[
 
 
 def test_a_core_is_left_for_a_moment_to_the_model_that_used_it() -> None:
-    clock = Clock()
+    clock = Mock(return_value=0.0)
     shares = CoreShares(4, clock)
     flooded, other = shares.join(), shares.join()
     other.begin()
     other.end()
-    assert flooded.most(clock.now) == 3
-    assert flooded.most(clock.now + KEPT_SECONDS) == 4
+    assert flooded.most(0.0) == 3
+    assert flooded.most(KEPT_SECONDS) == 4
     shares.leave(other)
-    assert flooded.most(clock.now) == 4
+    assert flooded.most(0.0) == 4
 
 
 def test_a_worker_waits_until_the_cores_are_left_to_it() -> None:
-    clock = Clock()
+    clock = Mock(return_value=0.0)
     shares = CoreShares(2, clock)
     flooded, other = shares.join(), shares.join()
     begin(other, 1)
@@ -71,7 +65,7 @@ def test_a_worker_waits_until_the_cores_are_left_to_it() -> None:
     waiting.start()
     other.end()
     assert not began.is_set()
-    clock.now = KEPT_SECONDS
+    clock.return_value = KEPT_SECONDS
     waiting.join()
     assert began.is_set()
 
