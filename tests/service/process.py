@@ -52,10 +52,12 @@ class ServerProcess:
     @property
     def address(self) -> tuple[str, int]:
         """Where it listens, from its log."""
-        line = self.wait_for_line("probes are answered on")
-        match = re.search(r"http://([\d.]+):(\d+)", line)
-        assert match, line
-        return match[1], int(match[2])
+        return self._address_in("probes are answered on")
+
+    @property
+    def admin_address(self) -> tuple[str, int]:
+        """The address of its admin port, likewise."""
+        return self._address_in("metrics and documentation are on")
 
     def __enter__(self) -> Self:
         return self
@@ -117,6 +119,12 @@ class ServerProcess:
     def records(self) -> list[dict[str, Any]]:
         """The log's lines as they were meant: JSON, each of them."""
         return [json.loads(line) for line in self.lines]
+
+    def _address_in(self, text: str) -> tuple[str, int]:
+        line = self.wait_for_line(text)
+        match = re.search(r"http://([\d.]+):(\d+)", line)
+        assert match, line
+        return match[1], int(match[2])
 
     def _end(self) -> None:
         if self._process.poll() is None:

@@ -7,6 +7,7 @@ import shutil
 import socket
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -77,19 +78,13 @@ def test_model_that_does_not_load_ends_the_process_with_one_line(fake_artifact: 
 
 
 def test_a_system_without_threads_is_said_in_one_line(fake_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
     with pytest.raises(StartFailure, match=f"cannot load {fake_artifact}: can't start new thread$"):
         serve(read_settings(["--model", str(fake_artifact), "--port", "0"]))
 
 
 def test_a_system_without_descriptors_is_said_in_one_line(fake_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(Server, "run", refuse)
+    monkeypatch.setattr(Server, "run", Mock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE))))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         monkeypatch.setattr(service.listeners, "bind", lambda *_: listener)
         with pytest.raises(StartFailure, match=r"^cannot serve: .*Too many open files$"):

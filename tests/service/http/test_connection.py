@@ -1,6 +1,5 @@
 """Clients that hold what others need: slots, and the bytes of bodies and answers."""
 
-import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,12 +13,6 @@ from tests.service.http.test_protocol import PROBE, error_code, read_answer, rea
 from tests.service.process import ServerProcess, fake_server, wait_until
 
 REFUSED = (503, "1", "close", "too_many_connections")
-
-
-def admin_address(server: ServerProcess) -> tuple[str, int]:
-    found = re.search(r"127\.0\.0\.1:(\d+)", server.wait_for_line("metrics and documentation are on"))
-    assert found
-    return "127.0.0.1", int(found[1])
 
 
 def get(address: tuple[str, int], path: str) -> int:
@@ -59,7 +52,7 @@ def test_clients_beyond_the_limit_are_told_so_and_closed(full_server: ServerProc
 
 def test_the_admin_port_has_slots_and_routes_of_its_own(fake_artifact: Path) -> None:
     with fake_server(fake_artifact, "--max-connections", "1", "--admin-port", "0").wait_until_ready() as server:
-        admin = admin_address(server)
+        admin = server.admin_address
         with ExitStack() as held, ExitStack() as scrapers:
             take_slots(held, server, 1)
             for _ in range(2):
@@ -83,7 +76,7 @@ def test_refused_clients_that_hold_on_keep_no_probe_out(fake_artifact: Path) -> 
     """Each of them costs a descriptor, of which there are few."""
     flags, descriptors = ("--max-connections", "4", "--admin-port", "0"), 32 + 4 + 64 + 64
     with fake_server(fake_artifact, *flags, FAKE_DESCRIPTORS=str(descriptors)).wait_until_ready() as server:
-        admin = admin_address(server)
+        admin = server.admin_address
         with ExitStack() as held:
             take_slots(held, server, 4)
             for _ in range(descriptors - 4):

@@ -250,6 +250,15 @@ def test_the_first_run_a_second_after_a_large_one_returns_its_memory(
     assert [options is None for options in asked(session)[3]] == [True, True, True, False, True, False]
 
 
+def printed(script: str, *arguments: Path, **environment: str) -> str:
+    """By a process of its own: what other tests left in the heap decides what the allocator can give back."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    done = subprocess.run(  # noqa: S603 - our own interpreter and source
+        command, cwd=ROOT, env=environment or None, capture_output=True, text=True, timeout=120, check=True
+    )
+    return done.stdout
+
+
 MEMORY_CHECK = """
 import gc, os, sys
 from pathlib import Path
@@ -280,10 +289,7 @@ print(size, grown, resident() - before)
 
 def test_memory_of_large_attention_answers_is_returned(tmp_path: Path) -> None:
     write_tiny_artifact(tmp_path)
-    # In a process of its own: what other tests left in the heap decides what the allocator can give back.
-    command = [sys.executable, "-c", MEMORY_CHECK, str(tmp_path)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)  # noqa: S603
-    size, grown, kept = map(int, result.stdout.split())
+    size, grown, kept = map(int, printed(MEMORY_CHECK, tmp_path).split())
     assert grown >= size == 6 * 4 * 1024**2
     assert kept < size / 4, f"{kept / 2**20:.0f} of {grown / 2**20:.0f} MiB kept"
 
@@ -308,11 +314,9 @@ print(peak() - before)
 
 
 def test_a_run_keeps_nothing_of_the_layers_before(default_artifact: Path) -> None:
-    command = [sys.executable, "-c", PEAK_CHECK, str(default_artifact)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)  # noqa: S603
     layers, padded = 6, 3 * 4 * 16 * 256 * 384  # queries, keys and values of a layer
     # With ONNX Runtime's usual order and plan 217 MiB: what computes the weights comes last, and keeps all of these.
-    assert int(result.stdout) < layers * padded
+    assert int(printed(PEAK_CHECK, default_artifact)) < layers * padded
 
 
 IMPORT_CHECK = """
@@ -336,7 +340,4 @@ print("loaded:", sorted(loaded | {name for name in sys.modules if name.startswit
 def test_telemetry_is_off_and_the_service_loads_no_training_framework_no_tracing_and_no_fastapi() -> None:
     """FastAPI is for its document alone."""
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
-    done = subprocess.run(  # noqa: S603 - our own interpreter and source
-        [sys.executable, "-c", IMPORT_CHECK], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines() == ["telemetry disabled: 1", "loaded: []"]
+    assert printed(IMPORT_CHECK, **environment).splitlines() == ["telemetry disabled: 1", "loaded: []"]
