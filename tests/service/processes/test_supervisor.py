@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -30,35 +30,28 @@ def processes(artifact: Path, count: int, *flags: str, **environment: str) -> Se
     return ServerProcess("tests.service.fake_server", *flags, environment=environment)
 
 
-class Pair:
-    """Two processes, for tests that leave two behind.
-
-    Attributes:
-        server: both.
-        may_load: a file without which no new process becomes ready.
-    """
-
-    def __init__(self, server: ServerProcess, may_load: Path) -> None:
-        self.server = server
-        self.may_load = may_load
-
-    def scrape(self) -> str:
-        """The metrics, asked for over a connection that is closed again."""
-        client = Client(admin_address(self.server))
-        try:
-            return client.page()
-        finally:
-            client.close()
+@pytest.fixture(scope="module")
+def may_load(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file without which no new process of `pair` becomes ready."""
+    made = tmp_path_factory.mktemp("pair") / "may-load"
+    made.touch()
+    return made
 
 
 @pytest.fixture(scope="module")
-def pair(fake_artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    may_load = tmp_path_factory.mktemp("pair") / "may-load"
-    may_load.touch()
+def pair(fake_artifact: Path, may_load: Path) -> Iterator[ServerProcess]:
+    """Two processes, for tests that leave two behind."""
     with processes(fake_artifact, 2, "--admin-port", "0", FAKE_LOAD_UNTIL=str(may_load)).wait_until_ready() as server:
-        yield Pair(server, may_load)
+        yield server
         assert server.stop() == 0
         assert server.records(), "every line is JSON"
+
+
+def scrape(server: ServerProcess) -> str:
+    """The metrics, asked for over a connection that is closed again."""
+    with closing(Client(server.admin_address)) as client:
+        client.connection.request("GET", "/metrics")
+        return client.connection.getresponse().read().decode()
 
 
 def pids(server: ServerProcess) -> dict[int, int]:
@@ -97,10 +90,6 @@ class Client:
         answer.read()
         return answer.status
 
-    def page(self) -> str:
-        self.connection.request("GET", "/metrics")
-        return self.connection.getresponse().read().decode()
-
     @property
     def is_the_same(self) -> bool:
         return self.connection.sock is self.first and self.first is not None
@@ -116,32 +105,25 @@ def clients(server: ServerProcess, stack: ExitStack, count: int) -> list[Client]
     return made
 
 
-def admin_address(server: ServerProcess) -> tuple[str, int]:
-    found = re.search(r"127\.0\.0\.1:(\d+)", server.wait_for_line("metrics and documentation are on"))
-    assert found
-    return "127.0.0.1", int(found[1])
-
-
 @pytest.mark.parametrize("count", [2, 4, 7])
-def test_connections_that_stay_are_shared_evenly(pair: Pair, count: int) -> None:
-    server = pair.server
+def test_connections_that_stay_are_shared_evenly(pair: ServerProcess, count: int) -> None:
     with ExitStack() as stack:
-        for number, client in enumerate(clients(server, stack, count)):
+        for number, client in enumerate(clients(pair, stack, count)):
             assert client.encode(f"share-{count}-{number}") == 200
-        server.wait_for_line(f"share-{count}-{count - 1}")
-        wait_until(lambda: server.log.count(f"share-{count}-") == count)
-        lines = [record for record in server.records() if record.get("request_id", "").startswith(f"share-{count}-")]
+        pair.wait_for_line(f"share-{count}-{count - 1}")
+        wait_until(lambda: pair.log.count(f"share-{count}-") == count)
+        lines = [record for record in pair.records() if record.get("request_id", "").startswith(f"share-{count}-")]
         shares = Counter(record["process"] for record in lines)
         assert sorted(shares.values()) == [count // 2, count - count // 2]
 
 
-def test_metrics_are_those_of_all_whoever_is_asked(pair: Pair) -> None:
+def test_metrics_are_those_of_all_whoever_is_asked(pair: ServerProcess) -> None:
     with ExitStack() as stack:
-        before = read_sample(pair.scrape(), "polyhead_texts_total")
-        asked = clients(pair.server, stack, 5)
+        before = read_sample(scrape(pair), "polyhead_texts_total")
+        asked = clients(pair, stack, 5)
         for number in range(23):
             assert asked[number % 5].encode() == 200
-        pages = [pair.scrape() for _ in range(4)]
+        pages = [scrape(pair) for _ in range(4)]
         assert [read_sample(page, "polyhead_texts_total") - before for page in pages] == [23] * 4
         expected = {"processes": 2, "workers": 2, "ready": 1, "process_restarts_total": 0, "intra_op_threads": 1}
         assert {name: read_sample(pages[0], f"polyhead_{name}") for name in expected} == expected
@@ -149,50 +131,49 @@ def test_metrics_are_those_of_all_whoever_is_asked(pair: Pair) -> None:
         assert read_sample(pages[0], count) == read_sample(pages[0], "polyhead_texts_total")
 
 
-def test_the_admin_port_has_what_it_has_with_one_process(pair: Pair) -> None:
-    client = Client(admin_address(pair.server))
+def test_the_admin_port_has_what_it_has_with_one_process(pair: ServerProcess) -> None:
+    client = Client(pair.admin_address)
     client.connection.request("GET", "/readyz")
     assert client.connection.getresponse().read() == b'{"status":"ready"}'
     assert client.encode() == 404
     client.close()
-    assert pair.server.request("GET", "/metrics")[0] == 404
+    assert pair.request("GET", "/metrics")[0] == 404
 
 
-def test_a_killed_process_loses_at_most_what_it_held(pair: Pair) -> None:
-    server = pair.server
+def test_a_killed_process_loses_at_most_what_it_held(pair: ServerProcess, may_load: Path) -> None:
     with ExitStack() as stack:
-        asked = clients(server, stack, 6)
+        asked = clients(pair, stack, 6)
         assert [client.encode(f"who-{number}") for number, client in enumerate(asked)] == [200] * 6
-        total = read_sample(pair.scrape(), "polyhead_texts_total")
-        wait_until(lambda: server.log.count("who-") == 6)
-        holders = {record["request_id"]: record["process"] for record in server.records() if "request_id" in record}
-        pair.may_load.unlink()
-        victim = pids(server)[0]
+        total = read_sample(scrape(pair), "polyhead_texts_total")
+        wait_until(lambda: pair.log.count("who-") == 6)
+        holders = {record["request_id"]: record["process"] for record in pair.records() if "request_id" in record}
+        may_load.unlink()
+        victim = pids(pair)[0]
         os.kill(victim, signal.SIGKILL)
-        stack.callback(pair.may_load.touch)  # a child that loads forever would outlive the tests
-        wait_until(lambda: is_unready(server))
+        stack.callback(may_load.touch)  # a child that loads forever would outlive the tests
+        wait_until(lambda: is_unready(pair))
         for number, client in enumerate(asked):
             if holders[f"who-{number}"] == 0:
                 with pytest.raises((http.client.HTTPException, OSError)):
                     client.encode()
                 client.close()
             assert client.encode() == 200, "the others serve on, and whoever comes again is served by them"
-        assert server.request("GET", "/healthz")[0] == 200
-        assert read_sample(pair.scrape(), "polyhead_ready") == 0
-        pair.may_load.touch()
-        wait_until(lambda: server.request("GET", "/readyz")[0] == 200)
-        page = pair.scrape()
+        assert pair.request("GET", "/healthz")[0] == 200
+        assert read_sample(scrape(pair), "polyhead_ready") == 0
+        may_load.touch()
+        wait_until(lambda: pair.request("GET", "/readyz")[0] == 200)
+        page = scrape(pair)
         assert read_sample(page, "polyhead_texts_total") == total + 6
         assert read_sample(page, "polyhead_process_restarts_total") == 1
-        assert pids(server)[0] != victim
+        assert pids(pair)[0] != victim
 
 
 class Load:
     """Clients that ask without a pause, each over the connection that it has from the start."""
 
-    def __init__(self, server: ServerProcess, stack: ExitStack, count: int) -> None:
+    def __init__(self, pair: ServerProcess, stack: ExitStack, count: int) -> None:
         self.statuses: Counter[int] = Counter()
-        self.clients = clients(server, stack, count)
+        self.clients = clients(pair, stack, count)
         self._is_over = threading.Event()
         self._threads = [threading.Thread(target=self._ask, args=(client,)) for client in self.clients]
         for thread in self._threads:
@@ -222,24 +203,24 @@ def replace_one(server: ServerProcess) -> None:
 
 @pytest.mark.parametrize(("event", "replaced"), [(replace_all, {0, 1}), (replace_one, {1})])
 def test_replacing_processes_loses_nothing(
-    pair: Pair, event: Callable[[ServerProcess], None], replaced: set[int]
+    pair: ServerProcess, event: Callable[[ServerProcess], None], replaced: set[int]
 ) -> None:
-    server, total, restarts = pair.server, "polyhead_texts_total", "polyhead_process_restarts_total"
+    total, restarts = "polyhead_texts_total", "polyhead_process_restarts_total"
     with ExitStack() as stack:
-        before, first_page = pids(server), pair.scrape()
-        idle = clients(server, stack, 3)
+        before, first_page = pids(pair), scrape(pair)
+        idle = clients(pair, stack, 3)
         assert [client.encode() for client in idle] == [200] * 3
-        load = Load(server, stack, 4)
-        event(server)
+        load = Load(pair, stack, 4)
+        event(pair)
         for place in replaced:
             wait_until(partial(is_gone, before[place]))
-            assert server.request("GET", "/readyz")[0] == 200
+            assert pair.request("GET", "/readyz")[0] == 200
         load.end()
         assert [client.encode() for client in idle] == [200] * 3
         assert set(load.statuses) == {200}
         assert all(client.is_the_same for client in (*idle, *load.clients))
-        assert {place for place, pid in pids(server).items() if pid != before[place]} == replaced
-        page = pair.scrape()
+        assert {place for place, pid in pids(pair).items() if pid != before[place]} == replaced
+        page = scrape(pair)
         assert read_sample(page, total) - read_sample(first_page, total) == load.statuses.total() + 6
         assert read_sample(page, restarts) == read_sample(first_page, restarts)
 
@@ -291,19 +272,19 @@ def test_processes_whose_parent_is_killed_end(fake_artifact: Path, tmp_path: Pat
         wait_until(lambda: all(is_gone(pid) for pid in pids(server).values()))
 
 
-def test_a_stopped_process_is_given_no_connections(pair: Pair) -> None:
-    stopped = pids(pair.server)[0]
+def test_a_stopped_process_is_given_no_connections(pair: ServerProcess) -> None:
+    stopped = pids(pair)[0]
     os.kill(stopped, signal.SIGSTOP)
     try:
         time.sleep(6 * BEAT_INTERVAL)  # it is missed after three
         with ExitStack() as stack:
-            for client in clients(pair.server, stack, 6):
+            for client in clients(pair, stack, 6):
                 assert client.first is not None
                 client.first.settimeout(10)
                 assert client.encode() == 200
     finally:
         os.kill(stopped, signal.SIGCONT)
-    wait_until(lambda: pair.server.request("GET", "/readyz")[0] == 200)
+    wait_until(lambda: pair.request("GET", "/readyz")[0] == 200)
 
 
 def test_a_model_that_does_not_load_ends_the_service_at_once(fake_artifact: Path) -> None:
