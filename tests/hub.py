@@ -5,6 +5,7 @@ The other side is `huggingface_hub`, which nobody here wrote: what it does not u
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -45,54 +46,34 @@ def serve_hub(folder: Path) -> Iterator[Hub]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_HEAD(self) -> None:
-            self._answer(with_body=False)
-
         def do_GET(self) -> None:
-            self._answer(with_body=True)
-
-        def _answer(self, *, with_body: bool) -> None:
             path = unquote(urlsplit(self.path).path)
             hub.asked.append(f"{self.command} {path}")
-            files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
-            described = [f"/api/models/{MODEL}/revision/{name}" for name in ("main", COMMIT)]
-            listed = [f"/api/models/{MODEL}/tree/{name}" for name in ("main", COMMIT)]
-            resolved = [path.removeprefix(f"/{MODEL}/resolve/{name}/") for name in ("main", COMMIT)]
-            wanted = next((name for name in resolved if name in files), None)
-            if path in listed:
-                sizes = {name: (folder / name).stat().st_size for name in files}
-                entries = [{"type": "file", "path": name, "size": size, "oid": "0"} for name, size in sizes.items()]
-                self._send(200, json.dumps(entries).encode(), with_body=with_body)
-            elif path in described:
+            files = {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
+            asked = re.fullmatch(rf"(?:/api/models)?/{MODEL}/(\w+)/(?:main|{COMMIT})/?(.*)", path)
+            kind, name = asked.groups() if asked else ("", "")
+            body, code = b"{}", {"X-Error-Code": "EntryNotFound" if path.startswith(f"/{MODEL}/") else "RepoNotFound"}
+            if kind == "tree":
+                entries = [{"path": name, "size": file.stat().st_size} for name, file in files.items()]
+                body, code = json.dumps([{"type": "file", "oid": "0", **entry} for entry in entries]).encode(), {}
+            elif kind == "revision":
                 siblings = [{"rfilename": name} for name in files]
-                body = json.dumps({"id": MODEL, "sha": COMMIT, "siblings": siblings}).encode()
-                self._send(200, body, with_body=with_body)
-            elif wanted is not None:
-                self._send(200, (folder / wanted).read_bytes(), with_body=with_body, name=wanted)
-            else:
-                code = {"X-Error-Code": "EntryNotFound" if path.startswith(f"/{MODEL}/") else "RepoNotFound"}
-                self._send(404, b"{}", with_body=with_body, headers=code)
-
-        def _send(
-            self, status: int, body: bytes, *, with_body: bool, name: str = "", headers: Mapping[str, str] | None = None
-        ) -> None:
-            ends_early = with_body and bool(name) and name == hub.breaks_off
-            self.send_response(status)
-            etag = hashlib.sha256(body).hexdigest()
-            for key, value in {
-                "Content-Length": str(len(body)),
-                "ETag": f'"{etag}"',
-                "X-Repo-Commit": COMMIT,
-                **(headers or {}),
-            }.items():
+                body, code = json.dumps({"id": MODEL, "sha": COMMIT, "siblings": siblings}).encode(), {}
+            elif kind == "resolve" and name in files:
+                body, code = files[name].read_bytes(), {}
+            self.send_response(404 if code else 200)
+            etag = f'"{hashlib.sha256(body).hexdigest()}"'
+            described = {"Content-Length": str(len(body)), "ETag": etag, "X-Repo-Commit": COMMIT, **code}
+            for key, value in described.items():
                 self.send_header(key, value)
             self.end_headers()
-            if ends_early:
-                hub.breaks_off = ""
+            if self.command == "GET" and name and name == hub.breaks_off:
+                hub.breaks_off, self.close_connection = "", True
                 self.wfile.write(body[: len(body) // 2])
-                self.close_connection = True
-            elif with_body:
+            elif self.command == "GET":
                 self.wfile.write(body)
+
+        do_HEAD = do_GET  # noqa: N815 - the name of the standard library
 
         def log_message(self, *_: object) -> None: ...
 

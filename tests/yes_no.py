@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.family_models import NAMED, draw, save
@@ -25,19 +26,10 @@ def build(folder: Path, *, tied: bool, ends: bool = False, family: str = "qwen3"
     settings = {"tokenizer_class": "Qwen2Tokenizer", "pad_token": "<|endoftext|>", "model_max_length": 9999}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     if ends:
-        described = json.loads((folder / "tokenizer.json").read_text())
-        template = json.loads((folder / "tokenizer.json").read_text())["post_processor"]
-        sequence, end = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB"), "<|endoftext|>"
-        first, second = sequence
-        special = {"SpecialToken": {"id": end, "type_id": 0}}
-        behind = {
-            "type": "TemplateProcessing",
-            "single": [first, special],
-            "pair": [first, special, second, special],
-            "special_tokens": {end: {"id": end, "ids": [0], "tokens": [end]}},
-        }
-        described["post_processor"] = {"type": "Sequence", "processors": [template, behind]}
-        (folder / "tokenizer.json").write_text(json.dumps(described))
+        tokenizer, end = Tokenizer.from_file(str(folder / "tokenizer.json")), "<|endoftext|>"
+        behind = processors.TemplateProcessing(f"$A {end}", f"$A {end} $B {end}", special_tokens=[(end, 0)])
+        tokenizer.post_processor = processors.Sequence([tokenizer.post_processor, behind])
+        tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
 
