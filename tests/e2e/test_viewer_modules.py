@@ -1,17 +1,20 @@
-"""The viewer's modules by themselves, against numpy and the safetensors library."""
+"""The viewer's modules by themselves, against numpy and the safetensors library; and the page at /docs."""
 
 import base64
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from playwright.sync_api import BrowserContext
+from playwright.sync_api import BrowserContext, expect
 from safetensors.numpy import save
 
 from tests.e2e.viewer_page import ViewerPage
-from tests.service.process import ServerProcess
+from tests.service.fake_engine import write_fake_artifact
+from tests.service.process import ServerProcess, fake_server
 
 READ = """
 const bytes = Uint8Array.from(atob(argument), (one) => one.charCodeAt(0));
@@ -142,17 +145,23 @@ def test_a_link_keeps_a_long_text_whole(viewer: ViewerPage) -> None:
     assert viewer.module("link", body, {"mode": "one", "a": text}) == text
 
 
-def test_the_cache_drops_what_was_unused_longest(viewer: ViewerPage) -> None:
+def test_maps_are_kept_for_going_back_to_them_within_a_bound(viewer: ViewerPage) -> None:
     body = """
-    const cache = new module.BoundedCache(10);
-    cache.set("a", 1, 4);
-    cache.set("b", 2, 4);
-    cache.get("a");
-    cache.set("c", 3, 4);
-    cache.set("c", 4, 5);
-    return [cache.get("a") ?? null, cache.get("b") ?? null, cache.get("c"), cache.bytes];
+    const attention = [{ layers: [0], tokens: [], offsets: [] }];
+    const whole = { dtype: "F32", shape: [1, 1, 2048, 2048], data_offsets: [0, 2 ** 24] };  // a quarter of the bound
+    const header = { __metadata__: { answer: JSON.stringify({ attention }) }, "attention.0": whole };
+    const written = new TextEncoder().encode(JSON.stringify(header));
+    const answer = new Uint8Array(8 + written.length + 2 ** 24);
+    new DataView(answer.buffer).setBigUint64(0, BigInt(written.length), true);
+    answer.set(written, 8);
+    const real = window.fetch;
+    const asked = [];
+    window.fetch = async (_, { body }) => asked.push(JSON.parse(body).inputs) && new Response(answer);
+    for (const text of ["a", "b", "c", "a", "d", "d", "a"]) await module.loadLargeMap(text, {}, "weights");
+    window.fetch = real;
+    return asked.join("");
     """
-    assert viewer.module("cache", body) == [1, None, 4, 9]
+    assert viewer.module("source", body) == "abcda"  # "d" did not fit beside the others
 
 
 def test_a_grid_of_layers_that_differ_in_heads(viewer: ViewerPage) -> None:
@@ -201,3 +210,21 @@ def test_heads_that_read_the_same_keys_and_values_stand_together(viewer: ViewerP
     assert [starts for _, starts in even[1]] == [False, False, True, False]
     (older,) = viewer.module("grid", GRID, {"num_heads": [2]})  # a manifest written before there were groups
     assert older == [["Layer 0, head 0", False], ["Layer 0, head 1", False]]
+
+
+@pytest.mark.parametrize("flags", [(), pytest.param(("--admin-port", "0"), marks=pytest.mark.slow)])
+def test_routes_can_be_tried_where_they_are(browser: BrowserContext, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    with fake_server(write_fake_artifact(tmp_path), *flags).wait_until_ready() as server:
+        port = server.address[1]
+        if flags:
+            found = re.search(r"http://127\.0\.0\.1:(\d+)", server.wait_for_line("metrics and documentation are on"))
+            assert found
+            port = int(found[1])
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{port}/docs")
+        page.locator(".opblock-summary-control").first.click()
+        expect(page.locator(".opblock-body")).to_be_visible()
+        expect(page.get_by_role("button", name="Try it out")).to_have_count(0 if flags else 1)
+        expect(page.locator("#elsewhere")).to_be_visible(visible=bool(flags))
+        page.close()
+        assert server.stop() == 0

@@ -2,7 +2,7 @@
 
 import { scorePair } from "./api.js";
 import { Block } from "./block.js";
-import { byId, element, showBusy } from "./dom.js";
+import { button, byId, element, showBusy } from "./dom.js";
 import { formatNumber } from "./ink.js";
 import { describeFailure } from "./notices.js";
 import { PairGrid } from "./pair_grid.js";
@@ -20,8 +20,8 @@ export class AcrossView {
   #turn = new Turn();
   #grid;
   #blocks;
-  #answer = null;
-  #texts = null;
+  answer = null;
+  texts = null; // the two that the answer is of
 
   constructor(state, info) {
     this.#state = state;
@@ -35,17 +35,8 @@ export class AcrossView {
     state.on(FILTERS, whileShown((a, b) => this.#grid.load(a, b)));
   }
 
-  get answer() {
-    return this.#answer;
-  }
-
-  /** The two texts that the answer is of. */
-  get texts() {
-    return this.#texts;
-  }
-
   get drawings() {
-    if (!this.#answer) return [];
+    if (!this.answer) return [];
     return Object.values(this.#blocks).map(({ matrix, title }) => ({ drawing: matrix, caption: title }));
   }
 
@@ -56,11 +47,11 @@ export class AcrossView {
 
   async #loadBlocks(a, b) {
     const signal = this.#turn.begin();
-    if (this.#texts?.[0] !== a || this.#texts[1] !== b) byId("score").textContent = "";
-    this.#texts = [a, b];
-    this.#answer = null;
+    if (this.texts?.[0] !== a || this.texts[1] !== b) byId("score").textContent = "";
+    this.texts = [a, b];
+    this.answer = null;
     await whileBusy(byId("across"), signal, async () => {
-      this.#answer = await scorePair(a, b, { attention: this.#wanted(a.length + b.length), signal });
+      this.answer = await scorePair(a, b, { attention: this.#wanted(a.length + b.length), signal });
       this.#show();
     }, (error) => this.#fail(error));
   }
@@ -68,13 +59,13 @@ export class AcrossView {
   stop() {
     this.#turn.end();
     this.#grid.stop();
-    this.#answer = null;
+    this.answer = null;
     byId("across").hidden = true;
     showBusy(byId("across"), false);
   }
 
   draw() {
-    if (!this.#answer) return;
+    if (!this.answer) return;
     for (const block of Object.values(this.#blocks)) block.draw();
     this.#grid.draw();
   }
@@ -85,7 +76,7 @@ export class AcrossView {
   }
 
   #show() {
-    const { score, attention } = this.#answer;
+    const { score, attention } = this.answer;
     Object.assign(byId("score"), { textContent: formatNumber(score) }).dataset.value = score;
     byId("across-failure").hidden = true;
     byId("across-body").hidden = false;
@@ -125,15 +116,12 @@ export class AcrossView {
 
   #opener(head) {
     const isShown = head === this.#state.values.head;
-    const properties = { type: "button", class: "plain", textContent: `head ${head}`, aria: { pressed: isShown } };
-    const button = element("button", properties);
-    button.addEventListener("click", () => this.#state.set({ head }));
-    return button;
+    return button(`head ${head}`, () => this.#state.set({ head }), { class: "plain", aria: { pressed: isShown } });
   }
 
   /** Takes away what belongs to the texts before. */
   #fail(error) {
-    this.#answer = null;
+    this.answer = null;
     this.#grid.stop();
     byId("score").textContent = "";
     byId("across-body").hidden = true;

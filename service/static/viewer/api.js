@@ -49,13 +49,9 @@ export class ApiError extends Error {
   }
 }
 
-export async function getInfo(signal) {
-  return send("info", { signal });
-}
-
 /** What a route answers in JSON. */
-export async function getDocument(path) {
-  return send(path, {});
+export async function getDocument(path, signal) {
+  return send(path, { signal });
 }
 
 /** Tokens of one text: `{tokens, offsets, truncated}`; `prompt` as `promptOptions` gives it. */

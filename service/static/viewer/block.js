@@ -2,7 +2,7 @@
 
 import { element, quiet, tokenPair } from "./dom.js";
 import { formatNumber } from "./ink.js";
-import { NumberMap } from "./maps.js";
+import { NumberMap, drawingModel } from "./maps.js";
 import { Matrix } from "./matrix.js";
 import { amountPalette } from "./palette.js";
 import { Pointer } from "./pointer.js";
@@ -13,21 +13,16 @@ export class Block {
   #caption = element("figcaption");
   #drawing = element("div", { class: "drawing" });
   #readout = element("p", { class: "readout", role: "status" });
-  #title;
   #names;
   #content = null;
 
   /** @param {{from: string, to: string}} names of the two texts */
   constructor(host, names) {
     this.#names = names;
-    this.#title = `${names.from} → ${names.to}`;
-    this.matrix = new Matrix(this.#drawing, this.#pointer, { name: this.#title });
+    this.title = `${names.from} → ${names.to}`;
+    this.matrix = new Matrix(this.#drawing, this.#pointer, { name: this.title });
     host.append(element("figure", { class: "pane" }, this.#caption, this.#drawing, this.#readout));
     this.#pointer.on(() => this.#read());
-  }
-
-  get title() {
-    return this.#title;
   }
 
   /** @param {{weights: number[][], rows: string[], columns: string[], mass: number}} content */
@@ -35,7 +30,7 @@ export class Block {
     this.#content = content;
     this.#pointer.clear();
     const mass = element("b", { textContent: formatNumber(content.mass), data: { mass: content.mass } });
-    this.#caption.replaceChildren(this.#title, element("span", {}, "weight in it ", mass));
+    this.#caption.replaceChildren(this.title, element("span", {}, "weight in it ", mass));
     this.draw();
   }
 
@@ -45,19 +40,8 @@ export class Block {
     const map = new NumberMap(Float32Array.from(weights.flat()), rows.length, columns.length);
     this.#drawing.hidden = !map.values.length;
     if (!map.values.length) return;
-    this.matrix.show({
-      map,
-      rowLabels: rows,
-      columnLabels: columns,
-      rowSpecial: [],
-      columnSpecial: [],
-      rowTitle: this.#names.from,
-      columnTitle: this.#names.to,
-      palette: amountPalette(shownTheme()),
-      high: map.largest,
-      signed: false,
-      threshold: 0,
-    });
+    const [from, to] = [{ labels: rows, title: this.#names.from }, { labels: columns, title: this.#names.to }];
+    this.matrix.show(drawingModel(map, from, to, { palette: amountPalette(shownTheme()) }));
   }
 
   #read() {

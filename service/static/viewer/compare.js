@@ -2,7 +2,7 @@
 
 import { byId, element, quiet, tokenPair } from "./dom.js";
 import { formatNumber } from "./ink.js";
-import { NumberMap } from "./maps.js";
+import { NumberMap, ofOneText } from "./maps.js";
 import { Matrix } from "./matrix.js";
 import { amountPalette, signedPalette } from "./palette.js";
 import { Pointer } from "./pointer.js";
@@ -94,8 +94,7 @@ function distanceOf(map) {
 function modelOf({ map, labels, offsets, isSigned = false }, high) {
   const special = offsets.map(([start, end]) => start === end);
   const palette = isSigned ? signedPalette(shownTheme()) : amountPalette(shownTheme());
-  const names = { rowLabels: labels, columnLabels: labels, rowSpecial: special, columnSpecial: special };
-  return { map, ...names, rowTitle: "query", columnTitle: "key", palette, high, signed: isSigned, threshold: 0 };
+  return ofOneText(map, { labels, special, palette, high, signed: isSigned });
 }
 
 function shorten(text) {

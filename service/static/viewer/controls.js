@@ -1,6 +1,6 @@
 // What a reader types and chooses, and the address that follows it.
 
-import { byId, element } from "./dom.js";
+import { button, byId, element } from "./dom.js";
 import { fromHash, toHash } from "./link.js";
 import { NO_PROMPT } from "./source.js";
 
@@ -101,9 +101,7 @@ export function bindExamples(state, examples, model) {
   const select = byId("example");
   examples.forEach((example, value) => {
     select.append(element("option", { value, textContent: example.name }));
-    const button = element("button", { type: "button", textContent: example.name });
-    button.addEventListener("click", () => take(example));
-    byId("examples").append(button);
+    byId("examples").append(button(example.name, () => take(example)));
   });
   select.addEventListener("change", () => {
     take(examples[Number(select.value)]);

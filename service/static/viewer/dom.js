@@ -13,6 +13,11 @@ export function element(name, { class: className, data = {}, aria = {}, role, ..
   return made;
 }
 
+/** A button that does something; more properties as of `element`. */
+export function button(textContent, onclick, properties = {}) {
+  return element("button", { type: "button", textContent, onclick, ...properties });
+}
+
 /** Words of little weight. */
 export function quiet(textContent, name = "span") {
   return element(name, { class: "quiet small", textContent });

@@ -14,9 +14,9 @@ export const embeddingEffect = {
   hint: (which) => `See how far the text's embedding turns without ${which}. A weight alone does not tell.`,
   missing: "",
   isPossible: ({ text }) => Boolean(text),
-  rank: ({ text, values }, ...rest) => rankHeads(text, promptOptions(values), ...rest),
-  measure: ({ text, values }, ...rest) => measureEffect(text, promptOptions(values), ...rest),
-  show: (host, result, labels) => showEffect(host, result, labels),
+  rank: rankHeads,
+  measure: measureEffect,
+  show: showEffect,
 };
 
 /** In its place where neither an embedding nor a score can change. */
@@ -36,8 +36,8 @@ export function headMask(keys) {
  * @returns {{cosine: number, turned: number, tokens: {index: number, turned: number}[]}} `turned` is 1 - cos; `tokens`
  *   those whose last vectors turn the most
  */
-async function measureEffect(text, prompt, keys, signal) {
-  const mask = headMask(keys);
+async function measureEffect({ text, values }, keys, signal) {
+  const [mask, prompt] = [headMask(keys), promptOptions(values)];
   const [[before], [after], tokensBefore, tokensAfter] = await Promise.all([
     encodeVectors(text, { prompt, signal }),
     encodeVectors(text, { prompt, headMask: mask, signal }),
@@ -51,7 +51,8 @@ async function measureEffect(text, prompt, keys, signal) {
 }
 
 /** The effect of each head alone, one after another. `onEffect` hears each. */
-async function rankHeads(text, prompt, keys, signal, onEffect) {
+async function rankHeads({ text, values }, keys, signal, onEffect) {
+  const prompt = promptOptions(values);
   const [whole] = await encodeVectors(text, { prompt, signal });
   await inParallel(keys, AT_ONCE, signal, async (key) => {
     const [without] = await encodeVectors(text, { prompt, headMask: headMask([key]), signal });

@@ -2,7 +2,7 @@
 // an embedding or a score, is the measure's.
 
 import { ApiError } from "./api.js";
-import { element, quiet } from "./dom.js";
+import { button, byId, element, quiet } from "./dom.js";
 import { bar } from "./effect.js";
 import { describeFailure } from "./notices.js";
 import { Turn } from "./turns.js";
@@ -14,19 +14,17 @@ export class EffectPanel {
   #state;
   #measure;
   #grid;
-  #host;
-  #ranking;
+  #host = byId("effect");
+  #ranking = byId("ranking");
   #measuring = new Turn();
   #rankingTurn = new Turn();
   #labels = [];
 
-  /** @param {{measure: object}} parts `measure` as `embeddingEffect` */
-  constructor({ host, ranking, state, grid, measure }) {
+  /** @param {object} measure as `embeddingEffect` */
+  constructor(state, grid, measure) {
     this.#state = state;
-    this.#measure = measure;
     this.#grid = grid;
-    this.#host = host;
-    this.#ranking = ranking;
+    this.#measure = measure;
     this.#offerRanking();
   }
 
@@ -63,17 +61,12 @@ export class EffectPanel {
   #toggle(key) {
     const { off } = this.#state.values;
     const isOff = off.includes(key);
-    const button = element("button", {
-      type: "button",
-      id: "switch",
-      aria: { pressed: isOff },
-      textContent: isOff ? "Switch this head on again" : "Switch this head off",
-    });
-    button.addEventListener("click", () => {
+    const turn = () => {
       this.#state.set({ off: isOff ? off.filter((other) => other !== key) : [...off, key] });
-      document.getElementById("switch")?.focus();
-    });
-    return button;
+      byId("switch")?.focus();
+    };
+    const words = isOff ? "Switch this head on again" : "Switch this head off";
+    return button(words, turn, { id: "switch", aria: { pressed: isOff } });
   }
 
   #listOff() {
@@ -82,25 +75,22 @@ export class EffectPanel {
       const which = this.#state.values.map === "head" ? "this head" : "a head: choose one of them";
       return quiet(this.#measure.hint(which), "p");
     }
-    const all = element("button", { type: "button", class: "plain", textContent: "All on again" });
-    all.addEventListener("click", () => this.#state.set({ off: [] }));
+    const all = button("All on again", () => this.#state.set({ off: [] }), { class: "plain" });
     return element("p", {}, `Off: ${off.map(nameOf).join("; ")} `, all);
   }
 
   #offerRanking() {
     if (!this.#measure.isPossible(this.#state)) return this.#ranking.replaceChildren();
-    const button = element("button", { type: "button", id: "rank", textContent: "Rank heads by their effect" });
-    button.addEventListener("click", () => this.#rank());
+    const rank = button("Rank heads by their effect", () => this.#rank(), { id: "rank" });
     const text = `Each head is switched off alone: ${this.#grid.keys.length} runs of this text.`;
-    this.#ranking.replaceChildren(element("div", { class: "bar" }, button, quiet(text)));
+    this.#ranking.replaceChildren(element("div", { class: "bar" }, rank, quiet(text)));
   }
 
   async #rank() {
     const signal = this.#rankingTurn.begin();
     const keys = this.#grid.keys;
     const progress = element("progress", { max: keys.length, value: 0, aria: { label: "Heads measured" } });
-    const cancel = element("button", { type: "button", textContent: "Cancel" });
-    cancel.addEventListener("click", () => {
+    const cancel = button("Cancel", () => {
       this.#rankingTurn.end();
       this.#offerRanking();
     });
@@ -137,10 +127,8 @@ export class EffectPanel {
   }
 
   #opener(key) {
-    const button = element("button", { type: "button", class: "plain", textContent: nameOf(key) });
     const [layer, head] = key.split(".").map(Number);
-    button.addEventListener("click", () => this.#state.set({ map: "head", layer, head }));
-    return button;
+    return button(nameOf(key), () => this.#state.set({ map: "head", layer, head }), { class: "plain" });
   }
 
   #fail(host, error) {

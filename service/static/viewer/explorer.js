@@ -24,28 +24,20 @@ export class Explorer {
   #info;
   #views;
   #turns = { text: new Turn(), large: new Turn(), grid: new Turn(), shares: new Turn() };
-  #statistics = null;
+  onDrawn = () => {};
+  statistics = null;
+  large = null; // {request, labels, offsets, maps: {weights, norms}}; `request`: the values and the text that it is of
   #normShares; // by layer and head; null if the service has no norms, undefined until they are loaded
-  #large = null; // {request, labels, offsets, maps: {weights, norms}}; `request`: the values and the text that it is of
   #numTokens = 0;
   #hasNorms = true;
   #hasStatistics = true;
 
   /** @param {{find, grid, figure, strip, effect, notices, pointer}} views */
   constructor({ state, info, views }) {
-    Object.assign(this, { onDrawn: () => {} });
     this.#state = state;
     this.#info = info;
     this.#views = views;
     views.pointer.on(() => this.#point());
-  }
-
-  get large() {
-    return this.#large;
-  }
-
-  get statistics() {
-    return this.#statistics;
   }
 
   /** Loads everything again, for another text. */
@@ -54,7 +46,7 @@ export class Explorer {
     this.#turns.large.end();
     this.#turns.grid.end();
     this.#turns.shares.end();
-    this.#large = this.#statistics = null;
+    this.large = this.statistics = null;
     this.#normShares = undefined;
     this.#hasStatistics = true;
     byId("statistics").textContent = byId("count").textContent = "";
@@ -87,8 +79,8 @@ export class Explorer {
       ]);
       if (!weights) return this.#refuseRollout();
       const maps = { weights: weights.layers[0][0], norms: norms?.layers[0][0] };
-      if (String(this.#large?.labels) !== String(weights.labels)) this.#views.pointer.clear();
-      this.#large = { request: { ...values, text }, labels: weights.labels, offsets: weights.offsets, maps };
+      if (String(this.large?.labels) !== String(weights.labels)) this.#views.pointer.clear();
+      this.large = { request: { ...values, text }, labels: weights.labels, offsets: weights.offsets, maps };
       this.drawLarge();
       showBusy(byId("work"), false);
       showBusy(byId("tokens-card"), false);
@@ -129,7 +121,7 @@ export class Explorer {
   /** The share of its layer's norms that each head moves, if heads are looked for by it. */
   async loadNormShares() {
     const { values, text } = this.#state;
-    if (values.find !== "norm" || this.#normShares !== undefined || !this.#statistics) return;
+    if (values.find !== "norm" || this.#normShares !== undefined || !this.statistics) return;
     const signal = this.#turns.shares.begin();
     const counts = this.#info.manifest.config.num_heads;
     const sums = counts.map((count) => new Array(count).fill(0));
@@ -149,14 +141,14 @@ export class Explorer {
         return layer.map((one) => one / total);
       });
       this.#normShares = this.#hasNorms ? shares : null;
-      this.#views.find.show({ ...this.#statistics, [NORM_SHARE]: this.#normShares });
+      this.#views.find.show({ ...this.statistics, [NORM_SHARE]: this.#normShares });
     });
   }
 
   /** Draws the large map again: another view, threshold or theme. */
   drawLarge() {
-    if (!this.#large) return;
-    const { request, labels, offsets, maps } = this.#large;
+    if (!this.large) return;
+    const { request, labels, offsets, maps } = this.large;
     const { view, measure, threshold } = this.#state.values;
     const { prompts, default_prompt_name: byDefault } = this.#info.manifest.defaults;
     const prompt = request.prompt === NO_PROMPT ? "" : prompts[request.prompt || byDefault];
@@ -167,7 +159,7 @@ export class Explorer {
     byId("measure").disabled = !hasNorms;
     this.#views.strip.show(labels, shared.special);
     byId("count").textContent = labels.length;
-    this.#views.figure.show(maps, shared, { view, measure: hasNorms ? measure : "weights", title: this.title });
+    this.#views.figure.show(maps, shared, { view, measure: hasNorms ? measure : "weights" });
     byId("head-title").textContent = this.title;
     this.#point();
     this.drawStatistics();
@@ -176,7 +168,7 @@ export class Explorer {
 
   /** Names the map that is shown, which is not the chosen one while that is under way. */
   get title() {
-    const { map, layer, head } = this.#large?.request ?? this.#state.values;
+    const { map, layer, head } = this.large?.request ?? this.#state.values;
     return map === "rollout" ? "Rollout through all layers" : `Layer ${layer}, head ${head}`;
   }
 
@@ -186,10 +178,10 @@ export class Explorer {
 
   /** The numbers of the shown map, once both are there. */
   drawStatistics() {
-    if (!this.#large) return;
-    const { map, layer, head } = this.#large.request;
+    if (!this.large) return;
+    const { map, layer, head } = this.large.request;
     if (map === "rollout") byId("statistics").textContent = "These numbers are of one head; a rollout is made of all.";
-    else if (this.#statistics) showStatistics(byId("statistics"), this.#statistics, layer, head);
+    else if (this.statistics) showStatistics(byId("statistics"), this.statistics, layer, head);
     else if (!this.#hasStatistics) byId("statistics").textContent = NO_STATISTICS;
   }
 
@@ -217,9 +209,9 @@ export class Explorer {
   }
 
   async #loadStatistics(text, signal, prompt) {
-    this.#statistics = await unlessTooLarge(encodeStatistics(text, signal, prompt), signal);
-    this.#hasStatistics = this.#statistics !== null;
-    this.#views.find.show(this.#statistics ?? { [NORM_SHARE]: null });
+    this.statistics = await unlessTooLarge(encodeStatistics(text, signal, prompt), signal);
+    this.#hasStatistics = this.statistics !== null;
+    this.#views.find.show(this.statistics ?? { [NORM_SHARE]: null });
     this.drawStatistics();
     await this.loadNormShares();
   }
@@ -248,10 +240,10 @@ export class Explorer {
   }
 
   #point() {
-    if (!this.#large) return;
+    if (!this.large) return;
     const { row, column } = this.#views.pointer.place;
     const { measure } = this.#state.values;
-    const map = (measure === "norms" && this.#large.maps.norms) || this.#large.maps.weights;
+    const map = (measure === "norms" && this.large.maps.norms) || this.large.maps.weights;
     const values = row !== null ? map.row(row) : column !== null ? map.column(column) : null;
     this.#views.strip.shade(values && Array.from(values, (value) => value / (map.largest || 1)));
     this.#views.strip.mark(row ?? column);

@@ -1,8 +1,9 @@
 // The large view: one map as lines, as a matrix or both, of weights, of norms or both; and the numbers pointed at.
 
-import { element, quiet, tokenPair } from "./dom.js";
+import { byId, element, quiet, tokenPair } from "./dom.js";
 import { formatNumber } from "./ink.js";
 import { Lines } from "./lines.js";
+import { ofOneText } from "./maps.js";
 import { Matrix } from "./matrix.js";
 
 const NAMES = { weights: "Weights", norms: "Norms ‖α f(x)‖" };
@@ -10,44 +11,36 @@ const READINGS = { lines: "left looks at right", matrix: "rows look at columns" 
 const DRAWINGS = { lines: Lines, matrix: Matrix };
 
 export class Figure {
-  #host;
-  #readout;
+  #host = byId("panes");
+  #readout = byId("readout");
   #pointer;
-  #panes = []; // the visible ones
+  panes = []; // the visible ones
   #made = new Map(); // by measure and kind: each is made once, and listens to the pointer permanently
   #layout = "";
   #maps = {};
   #labels = [];
   #written = []; // of each label, its part of the text; "" for special tokens
 
-  constructor(host, readout, pointer) {
-    Object.assign(this, { title: "" });
-    this.#host = host;
-    this.#readout = readout;
+  constructor(pointer) {
     this.#pointer = pointer;
     pointer.on(() => this.#read());
-  }
-
-  get panes() {
-    return this.#panes;
   }
 
   /**
    * @param {{weights?: NumberMap, norms?: NumberMap}} maps
    * @param {{labels: string[], written: string[], special: boolean[], palette: Uint8ClampedArray, threshold: number}} shared
    *   `threshold` is a share of each map's largest number
-   * @param {{view: string, measure: string, title: string}} choice
+   * @param {{view: string, measure: string}} choice
    */
-  show(maps, shared, { view, measure, title }) {
-    Object.assign(this, { title });
+  show(maps, shared, { view, measure }) {
     this.#maps = maps;
     this.#labels = shared.labels;
     this.#written = shared.written;
     this.#build(view, measure);
-    for (const pane of this.#panes) {
+    for (const pane of this.panes) {
       const map = maps[pane.measure];
       pane.host.classList.toggle("missing", !map?.values.length);
-      if (map?.values.length) pane.drawing.show(modelOf(map, shared));
+      if (map?.values.length) pane.drawing.show(ofOneText(map, { ...shared, threshold: shared.threshold * map.largest }));
     }
     this.#read();
   }
@@ -58,9 +51,9 @@ export class Figure {
     this.#layout = layout;
     const views = view === "both" ? ["lines", "matrix"] : [view];
     const measures = measure === "both" ? ["weights", "norms"] : [measure];
-    this.#panes = measures.flatMap((one) => views.map((kind) => this.#pane(one, kind)));
-    this.#host.replaceChildren(...this.#panes.map(({ figure }) => figure));
-    this.#host.dataset.panes = this.#panes.length;
+    this.panes = measures.flatMap((one) => views.map((kind) => this.#pane(one, kind)));
+    this.#host.replaceChildren(...this.panes.map(({ figure }) => figure));
+    this.#host.dataset.panes = this.panes.length;
   }
 
   #pane(measure, kind) {
@@ -110,23 +103,6 @@ export class Figure {
         return element("span", { data: { measure } }, `${word} `, element("b", { textContent: number }));
       });
   }
-}
-
-/** A map of one text as drawings show it. */
-export function modelOf(map, { labels, special, palette, threshold }) {
-  return {
-    map,
-    rowLabels: labels,
-    columnLabels: labels,
-    rowSpecial: special,
-    columnSpecial: special,
-    rowTitle: "query",
-    columnTitle: "key",
-    palette,
-    high: map.largest,
-    signed: false,
-    threshold: threshold * map.largest,
-  };
 }
 
 function isInside(map, { row, column }) {

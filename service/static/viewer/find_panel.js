@@ -1,7 +1,7 @@
 // Finds heads by what they do on this text: previous token, special tokens, the same word elsewhere, and so on. It lists
 // the best ones, and sorts and filters the small maps.
 
-import { byId, element, quiet } from "./dom.js";
+import { button, byId, element, quiet } from "./dom.js";
 import { bar } from "./effect.js";
 
 export const NORM_SHARE = "norm_share"; // loaded when it is asked for: the service's statistics do not have it
@@ -31,11 +31,9 @@ export class FindPanel {
   constructor(state, grid) {
     this.#state = state;
     this.#grid = grid;
-    const buttons = Object.entries(KINDS).map(([name, { words }]) => {
-      const button = element("button", { type: "button", textContent: words, data: { find: name } });
-      button.addEventListener("click", () => state.set({ find: state.values.find === name ? "" : name }));
-      return button;
-    });
+    const buttons = Object.entries(KINDS).map(([find, { words }]) =>
+      button(words, () => state.set({ find: state.values.find === find ? "" : find }), { data: { find } }),
+    );
     byId("find").append(...buttons);
     state.on(["find", "sorted", "least"], () => this.#draw());
     this.#draw();
@@ -49,11 +47,11 @@ export class FindPanel {
 
   #draw() {
     const { find, sorted, least } = this.#state.values;
-    for (const button of byId("find").querySelectorAll("button")) {
-      const { statistic } = KINDS[button.dataset.find];
+    for (const kind of byId("find").querySelectorAll("button")) {
+      const { statistic } = KINDS[kind.dataset.find];
       const isKnown = this.#statistics && (statistic !== NORM_SHARE || statistic in this.#statistics);
-      button.setAttribute("aria-pressed", button.dataset.find === find);
-      button.disabled = Boolean(isKnown) && !this.#statistics[statistic];
+      kind.setAttribute("aria-pressed", kind.dataset.find === find);
+      kind.disabled = Boolean(isKnown) && !this.#statistics[statistic];
     }
     const found = this.#found(find);
     const kept = found?.filter(({ share }) => share >= least / 100);
@@ -77,10 +75,8 @@ export class FindPanel {
 
   #list(found) {
     const items = found.slice(0, LISTED).map(({ layer, head, value, share }) => {
-      const name = `layer ${layer}, head ${head}`;
-      const button = element("button", { type: "button", class: "plain", textContent: name });
-      button.addEventListener("click", () => this.#state.set({ map: "head", layer, head }));
-      return bar(button, value, share);
+      const open = () => this.#state.set({ map: "head", layer, head });
+      return bar(button(`layer ${layer}, head ${head}`, open, { class: "plain" }), value, share);
     });
     const unit = {
       broad: "share of the largest entropy",

@@ -1,6 +1,6 @@
 // Starts the page: what it can do without the service first, the rest once the service has said what it is.
 
-import { ApiError, getDocument, getInfo, hasKey, listenForRefusedKey, listenForWaiting, useKey } from "./api.js";
+import { ApiError, getDocument, hasKey, listenForRefusedKey, listenForWaiting, useKey } from "./api.js";
 import { bindChoices, bindExamples, bindTexts, takeExample, writeLink } from "./controls.js";
 import { byId } from "./dom.js";
 import { fromHash } from "./link.js";
@@ -36,7 +36,7 @@ async function start() {
   const signal = starting.begin();
   let info;
   try {
-    info = await getInfo(signal);
+    info = await getDocument("info", signal);
   } catch (error) {
     if (signal.aborted) return;
     if (!(error instanceof ApiError)) throw error;

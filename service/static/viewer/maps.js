@@ -27,10 +27,33 @@ export class NumberMap {
   column(column) {
     return Float32Array.from({ length: this.rows }, (_, row) => this.at(row, column));
   }
+}
 
-  get bytes() {
-    return this.values.byteLength;
-  }
+/**
+ * A map as drawings show it: with its labels, its scale and what is hidden of it.
+ *
+ * @param {{labels: string[], special?: boolean[], title: string}} rows, columns `special`: which labels the tokenizer added
+ * @param {{palette: Uint8ClampedArray, high?: number, signed?: boolean, threshold?: number}} scale as of `toImage`
+ */
+export function drawingModel(map, rows, columns, { palette, high = map.largest, signed = false, threshold = 0 }) {
+  return {
+    map,
+    rowLabels: rows.labels,
+    rowSpecial: rows.special ?? [],
+    rowTitle: rows.title,
+    columnLabels: columns.labels,
+    columnSpecial: columns.special ?? [],
+    columnTitle: columns.title,
+    palette,
+    high,
+    signed,
+    threshold,
+  };
+}
+
+/** The same of one text's map: rows are queries, columns keys. */
+export function ofOneText(map, { labels, special, ...scale }) {
+  return drawingModel(map, { labels, special, title: "query" }, { labels, special, title: "key" }, scale);
 }
 
 /** The part of a map where these rows and columns meet. */

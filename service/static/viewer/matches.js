@@ -12,12 +12,12 @@ export class MatchesView {
   #turn = new Turn();
   #pointer = new Pointer();
   #strip = new TokenStrip(byId("matches-query"), this.#pointer, { name: "Tokens of the first text" });
-  #answer = null;
-  #texts = null;
+  answer = null;
+  texts = null; // the two that the answer is of
+  drawings = []; // it has none to keep
   #marks = []; // {start, end, mark}: parts of the document that were found, in characters
 
   constructor() {
-    Object.assign(this, { drawings: [] });
     this.#pointer.on(() => this.#point());
     const rowUnder = (event) => event.target.closest("tr")?.dataset.index;
     byId("matches-rows").addEventListener("pointerover", (event) => this.#pointer.hover(Number(rowUnder(event)), null));
@@ -25,37 +25,28 @@ export class MatchesView {
     byId("matches-rows").addEventListener("click", (event) => this.#pointer.pin(Number(rowUnder(event)), null));
   }
 
-  get answer() {
-    return this.#answer;
-  }
-
-  /** The two texts that the answer is of. */
-  get texts() {
-    return this.#texts;
-  }
-
   async load(query, document) {
     byId("matches").hidden = false;
     const signal = this.#turn.begin();
-    this.#texts = [query, document];
-    this.#answer = null;
+    this.texts = [query, document];
+    this.answer = null;
     this.#pointer.clear();
     await whileBusy(byId("matches"), signal, async () => {
-      this.#answer = await matchTexts(query, document, signal);
+      this.answer = await matchTexts(query, document, signal);
       this.draw();
     }, (error) => this.#fail(error));
   }
 
   stop() {
     this.#turn.end();
-    this.#answer = null;
+    this.answer = null;
     byId("matches").hidden = true;
     showBusy(byId("matches"), false);
   }
 
   draw() {
-    if (!this.#answer) return;
-    const { score, matches } = this.#answer;
+    if (!this.answer) return;
+    const { score, matches } = this.answer;
     Object.assign(byId("matches-score"), { textContent: formatNumber(score) }).dataset.value = score;
     byId("matches-failure").hidden = true;
     byId("matches-body").hidden = false;
@@ -64,7 +55,7 @@ export class MatchesView {
     this.#strip.shade(matches.map(({ similarity }) => Math.max(0, similarity)));
     byId("matches-rows").replaceChildren(...matches.map((match, index) => rowOf(match, index)));
     this.#marks = [];
-    byId("matches-document").replaceChildren(...this.#highlight(Array.from(this.#texts[1]), matches));
+    byId("matches-document").replaceChildren(...this.#highlight(Array.from(this.texts[1]), matches));
     this.#point();
   }
 
@@ -91,18 +82,18 @@ export class MatchesView {
   /** Shows the token under the pointer, in the table, among the query's tokens and in the document. */
   #point() {
     const { row } = this.#pointer.place;
-    const match = this.#answer?.matches[row];
+    const match = this.answer?.matches[row];
     this.#strip.mark(row);
     for (const one of byId("matches-rows").children) one.classList.toggle("pointed", Number(one.dataset.index) === row);
     for (const { start, end, mark } of this.#marks) {
       mark.classList.toggle("pointed", Boolean(match) && start >= match.offsets[0] && end <= match.offsets[1]);
     }
-    byId("matches-readout").replaceChildren(...(match ? inWords(match) : this.#answer ? inSum(this.#answer) : []));
+    byId("matches-readout").replaceChildren(...(match ? inWords(match) : this.answer ? inSum(this.answer) : []));
   }
 
   /** Takes away what belongs to the texts before. */
   #fail(error) {
-    this.#answer = null;
+    this.answer = null;
     byId("matches-score").textContent = "";
     byId("matches-body").hidden = true;
     Object.assign(byId("matches-failure"), { hidden: false, textContent: describeFailure(error) });

@@ -1,6 +1,6 @@
 // A map as a matrix: one cell a pair, in canvas, from a few tokens to hundreds. Zoomed in, it shows a part of the map.
 
-import { element, oncePerFrame, prepareCanvas } from "./dom.js";
+import { button, element, oncePerFrame, prepareCanvas } from "./dom.js";
 import { LABEL_FONT, LEGEND_HEIGHT, TEXT_FONT, fit, pageInk, paintLegend, widest } from "./ink.js";
 import { crop, shrink, toImage } from "./maps.js";
 
@@ -36,17 +36,13 @@ export class Matrix {
       },
     });
     this.#host = host;
-    const button = (textContent, label, run) => {
-      const made = element("button", { type: "button", textContent, title: label, aria: { label } });
-      made.addEventListener("click", run);
-      return made;
-    };
+    const named = (label) => ({ title: label, aria: { label } });
     this.#bar = element(
       "div",
       { class: "bar small zoom", role: "group", aria: { label: `Zoom of ${name}` } },
-      button("−", "Zoom out", () => this.#zoom(2)),
-      button("+", "Zoom in", () => this.#zoom(0.5)),
-      button("All", "Show the whole matrix", () => this.#zoom(Infinity)),
+      button("−", () => this.#zoom(2), named("Zoom out")),
+      button("+", () => this.#zoom(0.5), named("Zoom in")),
+      button("All", () => this.#zoom(Infinity), named("Show the whole matrix")),
       element("span", { class: "quiet" }),
     );
     host.append(this.#bar, this.#canvas);

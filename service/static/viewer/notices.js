@@ -1,6 +1,6 @@
 // Messages in the page, one for each matter, so that a new one replaces the old one of the same matter only.
 
-import { element } from "./dom.js";
+import { button, element } from "./dom.js";
 
 export class Notices {
   #host;
@@ -14,11 +14,7 @@ export class Notices {
   show(matter, text, { kind = "problem", action } = {}) {
     if (this.#shown.get(matter)?.firstChild.textContent === text) return;
     const notice = element("p", { class: "notice", data: { kind, matter } }, element("span", { textContent: text }));
-    if (action) {
-      const button = element("button", { type: "button", textContent: action.name });
-      button.addEventListener("click", action.run);
-      notice.append(button);
-    }
+    if (action) notice.append(button(action.name, action.run));
     this.clear(matter);
     this.#shown.set(matter, notice);
     this.#host.append(notice);

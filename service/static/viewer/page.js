@@ -93,12 +93,11 @@ export class Page {
   #build(info) {
     const state = this.#state;
     const pointer = new Pointer();
-    const figure = new Figure(byId("panes"), byId("readout"), pointer);
+    const figure = new Figure(pointer);
     const strip = new TokenStrip(byId("tokens"), pointer, { name: "Tokens of the text" });
     this.#grid = new HeadGrid(byId("grid"), info.manifest.config, (place) => state.set(place));
     const measure = { embedding: embeddingEffect, scoring: scoreEffect }[kindOf(info)] ?? noEffect;
-    const [host, ranking] = [byId("effect"), byId("ranking")];
-    this.#effect = new EffectPanel({ host, ranking, state, grid: this.#grid, measure });
+    this.#effect = new EffectPanel(state, this.#grid, measure);
     const find = new FindPanel(state, this.#grid);
     const views = { find, grid: this.#grid, figure, strip, effect: this.#effect, notices: this.#notices, pointer };
     this.#explorer = new Explorer({ state, info, views });
@@ -119,16 +118,7 @@ export class Page {
     const hasGraph = "explain.onnx" in info.manifest.files;
     byId("through").hidden = !hasGraph;
     if (!hasGraph) this.#state.set({ through: "pooling" }); // whatever a link says
-    return new PairView(this.#state, {
-      section: byId("pair"),
-      a: byId("pair-a"),
-      b: byId("pair-b"),
-      matrix: byId("pair-matrix"),
-      readout: byId("pair-readout"),
-      similarity: byId("similarity"),
-      note: byId("pair-note"),
-      meaning: byId("pair-meaning"),
-    });
+    return new PairView(this.#state);
   }
 
   #listen() {

@@ -1,9 +1,9 @@
 // Two texts: their similarity, and which pairs of tokens carry it.
 
 import { encodeVectors, explain } from "./api.js";
-import { element, quiet, showBusy, tokenPair } from "./dom.js";
+import { byId, element, quiet, showBusy, tokenPair } from "./dom.js";
 import { formatNumber } from "./ink.js";
-import { NumberMap } from "./maps.js";
+import { NumberMap, drawingModel } from "./maps.js";
 import { Matrix } from "./matrix.js";
 import { describeFailure } from "./notices.js";
 import { signedPalette } from "./palette.js";
@@ -29,25 +29,22 @@ const MEANINGS = {
 
 export class PairView {
   #state;
-  #parts;
   #turn = new Turn();
   #pointer = new Pointer();
   #matrix;
   #strips;
-  #answer = null;
-  #texts = null;
+  answer = null;
+  texts = null; // the two that the answer is of
 
-  /** @param {{section, a, b, matrix, readout, similarity, note, meaning}} parts elements of the page */
-  constructor(state, parts) {
+  constructor(state) {
     this.#state = state;
-    this.#parts = parts;
-    this.#matrix = new Matrix(parts.matrix, this.#pointer, { name: "Contributions of pairs of tokens" });
+    this.#matrix = new Matrix(byId("pair-matrix"), this.#pointer, { name: "Contributions of pairs of tokens" });
     this.#strips = {
-      a: new TokenStrip(parts.a, this.#pointer, { name: "Tokens of the first text", axis: "row" }),
-      b: new TokenStrip(parts.b, this.#pointer, { name: "Tokens of the second text", axis: "column" }),
+      a: new TokenStrip(byId("pair-a"), this.#pointer, { name: "Tokens of the first text", axis: "row" }),
+      b: new TokenStrip(byId("pair-b"), this.#pointer, { name: "Tokens of the second text", axis: "column" }),
     };
     this.#pointer.on(() => this.#point());
-    state.on(["through"], () => this.#texts && !parts.section.hidden && this.load(...this.#texts));
+    state.on(["through"], () => this.texts && !byId("pair").hidden && this.load(...this.texts));
   }
 
   get #through() {
@@ -55,27 +52,18 @@ export class PairView {
   }
 
   get drawings() {
-    return this.#answer ? [{ drawing: this.#matrix, caption: "Contributions to the similarity" }] : [];
-  }
-
-  get answer() {
-    return this.#answer;
-  }
-
-  /** The two texts that the answer is of. */
-  get texts() {
-    return this.#texts;
+    return this.answer ? [{ drawing: this.#matrix, caption: "Contributions to the similarity" }] : [];
   }
 
   async load(a, b) {
-    this.#texts = [a, b];
-    this.#parts.section.hidden = false;
-    this.#parts.meaning.textContent = MEANINGS[this.#through];
+    this.texts = [a, b];
+    byId("pair").hidden = false;
+    byId("pair-meaning").textContent = MEANINGS[this.#through];
     const signal = this.#turn.begin();
     this.#pointer.clear();
     this.#forget();
-    await whileBusy(this.#parts.section, signal, async () => {
-      this.#answer = withBiases(await explain(a, b, this.#through, signal, promptOptions(this.#state.values)));
+    await whileBusy(byId("pair"), signal, async () => {
+      this.answer = withBiases(await explain(a, b, this.#through, signal, promptOptions(this.#state.values)));
       this.draw();
     }, async (error) => {
       if (error.isUnsupported && this.#through === "pooling") await this.#showSimilarityOnly(a, b, signal);
@@ -86,49 +74,38 @@ export class PairView {
   stop() {
     this.#turn.end();
     this.#forget();
-    this.#parts.section.hidden = true;
-    showBusy(this.#parts.section, false);
+    byId("pair").hidden = true;
+    showBusy(byId("pair"), false);
   }
 
   draw() {
-    if (!this.#answer) return;
-    const { similarity, contributions, a, b } = this.#answer;
-    this.#parts.matrix.hidden = false;
-    this.#parts.similarity.textContent = formatNumber(similarity);
-    this.#parts.similarity.dataset.value = similarity;
-    this.#parts.note.hidden = !(a.truncated || b.truncated);
+    if (!this.answer) return;
+    const { similarity, contributions, a, b } = this.answer;
+    byId("pair-matrix").hidden = false;
+    byId("similarity").textContent = formatNumber(similarity);
+    byId("similarity").dataset.value = similarity;
+    byId("pair-note").hidden = !(a.truncated || b.truncated);
     const map = new NumberMap(Float32Array.from(contributions.flat()), a.labels.length, b.labels.length);
     this.#strips.a.show(a.labels, a.special);
     this.#strips.b.show(b.labels, b.special);
-    this.#matrix.show({
-      map,
-      rowLabels: a.labels,
-      columnLabels: b.labels,
-      rowSpecial: a.special,
-      columnSpecial: b.special,
-      rowTitle: "first text",
-      columnTitle: "second text",
-      palette: signedPalette(shownTheme()),
-      high: map.largest,
-      signed: true,
-      threshold: 0,
-    });
+    const [first, second] = [{ ...a, title: "first text" }, { ...b, title: "second text" }];
+    this.#matrix.show(drawingModel(map, first, second, { palette: signedPalette(shownTheme()), signed: true }));
     this.#point();
   }
 
   #point() {
-    if (!this.#answer) return;
+    if (!this.answer) return;
     const { row, column } = this.#pointer.place;
-    const { a, b } = this.#answer;
+    const { a, b } = this.answer;
     this.#strips.a.shade(relative(a.weights));
     this.#strips.b.shade(relative(b.weights));
     this.#strips.a.mark(row);
     this.#strips.b.mark(column);
-    this.#parts.readout.replaceChildren(...this.#words(row, column));
+    byId("pair-readout").replaceChildren(...this.#words(row, column));
   }
 
   #words(row, column) {
-    const { contributions, similarity, a, b } = this.#answer;
+    const { contributions, similarity, a, b } = this.answer;
     if (row === null && column === null) {
       const total = contributions.flat().reduce((sum, value) => sum + value, 0);
       return [
@@ -154,8 +131,8 @@ export class PairView {
     try {
       const options = { prompt: promptOptions(this.#state.values), signal };
       const [[first], [second]] = await Promise.all([encodeVectors(a, options), encodeVectors(b, options)]);
-      this.#parts.similarity.textContent = formatNumber(1 - turnedBetween(first, second));
-      this.#parts.readout.replaceChildren(quiet(UNSUPPORTED));
+      byId("similarity").textContent = formatNumber(1 - turnedBetween(first, second));
+      byId("pair-readout").replaceChildren(quiet(UNSUPPORTED));
     } catch (error) {
       if (!signal.aborted) this.#fail(error);
     }
@@ -163,14 +140,14 @@ export class PairView {
 
   /** Takes away what belongs to the texts before. */
   #forget() {
-    this.#answer = null;
-    this.#parts.matrix.hidden = this.#parts.note.hidden = true;
-    this.#parts.similarity.textContent = this.#parts.readout.textContent = "";
+    this.answer = null;
+    byId("pair-matrix").hidden = byId("pair-note").hidden = true;
+    byId("similarity").textContent = byId("pair-readout").textContent = "";
     for (const strip of Object.values(this.#strips)) strip.show([], []);
   }
 
   #fail(error) {
-    this.#parts.readout.textContent = describeFailure(error);
+    byId("pair-readout").textContent = describeFailure(error);
   }
 }
 

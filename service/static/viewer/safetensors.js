@@ -1,7 +1,6 @@
-// Reads the safetensors format: 8 bytes of header length, a JSON header, then the numbers row by row, little-endian.
+// Reads the safetensors format: 8 bytes of header length, a JSON header, then the numbers row by row, little-endian,
+// as every machine with a browser holds them.
 // https://github.com/huggingface/safetensors#format
-
-const LITTLE_ENDIAN = new Uint8Array(new Uint16Array([1]).buffer)[0] === 1;
 
 /**
  * @param {ArrayBuffer} buffer one safetensors body
@@ -22,27 +21,15 @@ export function readSafetensors(buffer) {
 function readTensor(buffer, start, { dtype, shape, data_offsets: [from, to] }) {
   const bytes = buffer.slice(start + from, start + to); // a copy starts at offset 0, so any number may be read in it
   if (bytes.byteLength !== to - from) throw new RangeError("the answer ends too early");
-  return { shape, values: readers(dtype)(bytes) };
+  if (!(dtype in READERS)) throw new RangeError(`numbers of type ${dtype} are not read here`);
+  return { shape, values: READERS[dtype](bytes) };
 }
 
-function readers(dtype) {
-  if (dtype === "F16") return (bytes) => decodeHalves(words(bytes));
-  if (dtype === "F32") return (bytes) => numbers(bytes, Float32Array, "getFloat32");
-  if (dtype === "I32") return (bytes) => numbers(bytes, Int32Array, "getInt32");
-  throw new RangeError(`numbers of type ${dtype} are not read here`);
-}
-
-function numbers(bytes, Kind, getter) {
-  if (LITTLE_ENDIAN) return new Kind(bytes);
-  const view = new DataView(bytes);
-  return Kind.from({ length: bytes.byteLength / 4 }, (_, index) => view[getter](4 * index, true));
-}
-
-function words(bytes) {
-  if (LITTLE_ENDIAN) return new Uint16Array(bytes);
-  const view = new DataView(bytes);
-  return Uint16Array.from({ length: bytes.byteLength / 2 }, (_, index) => view.getUint16(2 * index, true));
-}
+const READERS = {
+  F16: (bytes) => decodeHalves(new Uint16Array(bytes)),
+  F32: (bytes) => new Float32Array(bytes),
+  I32: (bytes) => new Int32Array(bytes),
+};
 
 let halves = null; // every float16 as float32, made at the first use: 256 KiB, and decoding is one look-up a number
 

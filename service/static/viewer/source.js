@@ -1,13 +1,13 @@
 // Maps of the text that is looked at, as its reader wants them, from the service or from what is kept of it.
 
 import { encodeMaps } from "./api.js";
-import { BoundedCache } from "./cache.js";
 
-const CACHE_BYTES = 64 * 2 ** 20;
+const MOST_KEPT_BYTES = 64 * 2 ** 20;
 const FLOAT_BYTES = 4; // as the server counts its limit
 const ONE_ANSWER_BYTES = 4 * 2 ** 20; // of layers that come together
 
-const cache = new BoundedCache(CACHE_BYTES);
+const kept = new Map(); // answers by their request, for going back to them; beyond the bound all are dropped
+let keptBytes = 0;
 
 export const NO_PROMPT = "-"; // chosen instead of a prompt's name
 
@@ -91,10 +91,14 @@ function splitHeads(layer, count, most) {
 
 async function load(text, attention, { isHalf = false, prompt, signal }) {
   const key = JSON.stringify([text, attention, isHalf, prompt]);
-  const kept = cache.get(key);
-  if (kept) return kept;
+  if (kept.has(key)) return kept.get(key);
   const answer = await encodeMaps(text, attention, { isHalf, prompt, signal });
-  const bytes = answer.layers.flat().reduce((total, map) => total + map.bytes, 2 * key.length);
-  cache.set(key, answer, bytes);
+  const bytes = answer.layers.flat().reduce((total, map) => total + map.values.byteLength, 2 * key.length);
+  if (keptBytes + bytes > MOST_KEPT_BYTES) {
+    kept.clear();
+    keptBytes = 0;
+  }
+  kept.set(key, answer);
+  keptBytes += bytes;
   return answer;
 }

@@ -14,11 +14,12 @@ export function kindOf({ manifest }) {
 
 /** Replaces the view of two texts if the page has none for this model. */
 export class NoPairView {
+  answer = null;
+  drawings = [];
   #notices;
   #words;
 
   constructor(notices, { manifest }) {
-    Object.assign(this, { answer: null, drawings: [] });
     this.#notices = notices;
     const task = manifest.config.task.replace("_", "-");
     this.#words = `This model's task is ${task}: the page compares no two texts. Each text's own attention is below.`;
