@@ -43,8 +43,20 @@ def point_at(viewer: ViewerPage, row: int, column: int) -> None:
         canvas.press("ArrowRight")
 
 
-def test_a_text_fills_the_grid(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer()
+def check_numbers(viewer: ViewerPage, expected: Any) -> None:
+    """Points at two cells of the matrix, and compares what the page says of them."""
+    viewer.wait_until_filled()
+    viewer.page.wait_for_load_state("networkidle")
+    for row, column in ((4, 2), (0, 0)):
+        point_at(viewer, row, column)
+        assert viewer.readout()["weights"] == pytest.approx(expected[row, column], abs=5.1e-5)
+        viewer.page.locator("#save-json").focus()
+
+
+def test_a_text_fills_the_grid_and_a_head_has_its_numbers(
+    open_viewer: OpenViewer, viewer_server: ServerProcess
+) -> None:
+    viewer = open_viewer("layer=3&head=2")
     expect(viewer.page.locator("#work")).to_be_hidden()
     viewer.show(TEXT)
     assert viewer.page.locator(".heads .tile").count() == 72
@@ -53,110 +65,73 @@ def test_a_text_fills_the_grid(open_viewer: OpenViewer) -> None:
     assert min(colours) > 3
     assert viewer.labels()[:3] == ["[CLS]", "the", "trophy"]
     assert viewer.page.locator("#count").inner_text() == "16"
-    viewer.page.wait_for_load_state("networkidle")
-    assert viewer.refused == []
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"exclude_special": True, "renormalise": True},
-        pytest.param({"exclude_special": True}, marks=pytest.mark.slow),
-        {"level": "word"},
-    ],
-    ids=str,
-)
-def test_numbers_pointed_at_are_those_of_the_api(
-    open_viewer: OpenViewer, viewer_server: ServerProcess, options: dict[str, Any]
-) -> None:
-    viewer = open_viewer("layer=3&head=2")
-    viewer.show(TEXT)
-    if "exclude_special" in options:
-        viewer.page.get_by_label("Hide special tokens").check()
-        viewer.page.get_by_label("make rows sum to 1").set_checked("renormalise" in options)
-        expect(viewer.page.locator("#tokens .special")).to_have_count(0)
-    if "level" in options:
-        viewer.page.get_by_role("radio", name="Words").check(force=True)
-        expect(viewer.page.locator("#tokens .token", has_text=re.compile("^The$"))).to_have_count(1)
-    viewer.wait_until_filled()
-    viewer.page.wait_for_load_state("networkidle")
-    expected = weights_of(viewer_server, TEXT, 3, 2, **options)
-    for row, column in ((4, 2), (0, 0)):
-        point_at(viewer, row, column)
-        assert viewer.readout()["weights"] == pytest.approx(expected[row, column], abs=5.1e-5)
-        viewer.page.locator("#save-json").focus()
-
-
-def test_statistics_are_those_of_the_api(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
-    viewer = open_viewer("layer=4&head=7")
-    viewer.show(TEXT)
     body = {"inputs": TEXT, "attention": {"layers": "all", "form": "stats"}}
-    expected = ask(viewer_server, "/encode", body)["attention"][0]["statistics"]
+    statistics = ask(viewer_server, "/encode", body)["attention"][0]["statistics"]
     rows = viewer.page.locator(".statistics tr").all()
     shown = {row.locator("th").inner_text(): float(row.locator(".number").inner_text()) for row in rows}
-    assert shown["Entropy"] == pytest.approx(expected["entropy"][4][7], abs=6e-4)
-    assert shown["To special tokens"] == pytest.approx(expected["special_mass"][4][7], abs=6e-4)
-
-
-def test_the_rollout_opens_and_a_row_of_it_sums_to_one(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer()
-    viewer.show(TEXT)
-    viewer.page.locator(".tile.wide").click()
-    expect(viewer.page.locator("#head-title")).to_have_text("Rollout through all layers")
-    viewer.page.locator("#tokens .token").nth(2).click()
-    assert viewer.readout()["weights"] == pytest.approx(1, abs=1e-4)
-
-
-def test_pointing_at_a_token_shades_those_it_looks_at(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
-    viewer = open_viewer("layer=2&head=4")
-    viewer.show(TEXT)
+    assert shown["Entropy"] == pytest.approx(statistics["entropy"][3][2], abs=6e-4)
+    assert shown["To special tokens"] == pytest.approx(statistics["special_mass"][3][2], abs=6e-4)
     viewer.page.locator("#tokens .token").nth(5).hover()
     shares = viewer.page.locator("#tokens .token").evaluate_all(
         "tokens => tokens.map(token => Number(token.style.getPropertyValue('--share')))"
     )
-    expected = weights_of(viewer_server, TEXT, 2, 4)
+    expected = weights_of(viewer_server, TEXT, 3, 2)
     np.testing.assert_allclose(shares, expected[5] / expected.max(), atol=0.0101)  # fifty shades
+    viewer.page.mouse.move(0, 0)
+    check_numbers(viewer, expected)
+    viewer.page.locator(".tile.wide").click()
+    expect(viewer.page.locator("#head-title")).to_have_text("Rollout through all layers")
+    viewer.page.locator("#tokens .token").nth(2).click()
+    assert viewer.readout()["weights"] == pytest.approx(1, abs=1e-4)
+    viewer.page.wait_for_load_state("networkidle")
+    assert viewer.refused == []
+
+
+def test_numbers_follow_what_is_hidden_and_the_level(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
+    viewer = open_viewer("layer=3&head=2", a=TEXT)
+    hide, renormalise = (viewer.page.get_by_label(name) for name in ("Hide special tokens", "make rows sum to 1"))
+    for is_whole in (True, False):
+        hide.check()
+        renormalise.set_checked(is_whole)
+        expect(viewer.page.locator("#tokens .special")).to_have_count(0)
+        options = {"exclude_special": True, **({"renormalise": True} if is_whole else {})}
+        check_numbers(viewer, weights_of(viewer_server, TEXT, 3, 2, **options))
+    hide.uncheck()
+    viewer.page.get_by_role("radio", name="Words").check(force=True)
+    expect(viewer.page.locator("#tokens .token", has_text=re.compile("^The$"))).to_have_count(1)
+    check_numbers(viewer, weights_of(viewer_server, TEXT, 3, 2, level="word"))
 
 
 def test_contributions_of_two_texts_add_up_to_their_similarity(
     open_viewer: OpenViewer, viewer_server: ServerProcess
 ) -> None:
+    """Of their final token vectors, and of their input tokens with those of the biases."""
     viewer = open_viewer("mode=pair")
     viewer.type(PAIR[0])
     viewer.type(PAIR[1], "#b")
-    expect(viewer.page.locator("#pair-sum")).to_be_visible()
-    answer = ask(viewer_server, "/explain", {"a": PAIR[0], "b": PAIR[1]})
-    shown = float(viewer.page.locator("#similarity").get_attribute("data-value") or "nan")
-    total = float(viewer.page.locator("#pair-sum").get_attribute("data-value") or "nan")
-    assert shown == pytest.approx(answer["similarity"], abs=1e-6)
-    assert total == pytest.approx(shown, abs=1e-5)
-    assert viewer.page.locator("#pair-b .token").all_text_contents() == answer["b"]["tokens"]
+    labels, meaning = viewer.page.locator("#pair-b .token"), viewer.page.locator("#pair-meaning")
+    body = {"a": PAIR[0], "b": PAIR[1]}
+    for kind, more, words, rest in (
+        ("Final vectors", {}, "final token vectors", []),
+        ("Input tokens", {"through": "network"}, "not why attention looked there", ["biases"]),
+    ):
+        viewer.page.get_by_role("radio", name=kind).check(force=True)
+        expect(meaning).to_contain_text(words)
+        answer = ask(viewer_server, "/explain", {**body, **more})
+        expect(labels).to_have_text([*answer["b"]["tokens"], *rest])
+        shown, total = (
+            float(viewer.page.locator(f"#{name}").get_attribute("data-value") or "nan")
+            for name in ("similarity", "pair-sum")
+        )
+        assert shown == pytest.approx(answer["similarity"], abs=1e-6)
+        assert total == pytest.approx(shown, abs=1e-5)
+    viewer.page.get_by_role("radio", name="Final vectors").check(force=True)
+    expect(labels.last).to_have_text("[SEP]")
     viewer.wait_until_filled()
 
 
-def test_contributions_of_input_tokens_stand_beside_those_of_the_biases(
-    open_viewer: OpenViewer, viewer_server: ServerProcess
-) -> None:
-    viewer = open_viewer("mode=pair")
-    viewer.type(PAIR[0])
-    viewer.type(PAIR[1], "#b")
-    expect(viewer.page.locator("#pair-meaning")).to_contain_text("final token vectors")
-    viewer.page.get_by_role("radio", name="Input tokens").check(force=True)
-    labels = viewer.page.locator("#pair-b .token")
-    expect(labels.last).to_have_text("biases")
-    expect(viewer.page.locator("#pair-meaning")).to_contain_text("not why attention looked there")
-    answer = ask(viewer_server, "/explain", {"a": PAIR[0], "b": PAIR[1], "through": "network"})
-    total = float(viewer.page.locator("#pair-sum").get_attribute("data-value") or "nan")
-    assert total == pytest.approx(answer["similarity"], abs=1e-5)
-    assert labels.all_text_contents() == [*answer["b"]["tokens"], "biases"]
-    viewer.page.get_by_role("radio", name="Final vectors").check(force=True)
-    expect(labels).to_have_text(answer["b"]["tokens"])
-
-
 def test_right_to_left_and_emoji_and_nothing(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer()
-    viewer.show("القط جلس على الحصيرة")
+    viewer = open_viewer(a="القط جلس على الحصيرة")
     assert viewer.page.locator("#tokens .tokens").evaluate("strip => getComputedStyle(strip).direction") == "rtl"
     viewer.page.get_by_role("radio", name="Words").check(force=True)
     viewer.show("I 💙 sushi 🍣 不喜欢 👩‍👩‍👧‍👦!")
@@ -175,8 +150,7 @@ def test_right_to_left_and_emoji_and_nothing(open_viewer: OpenViewer) -> None:
 
 @pytest.mark.slow
 def test_a_text_that_is_too_long_is_cut_and_512_tokens_stay_smooth(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer("layer=3&head=2")
-    viewer.show(LONG)
+    viewer = open_viewer("layer=3&head=2", a=LONG)
     assert viewer.page.locator("#tokens .token").count() == 512
     expect(viewer.page.locator("#notices .notice")).to_contain_text("longer than the 512 tokens")
     assert viewer.page.locator("svg, path, line").count() == 0
@@ -204,8 +178,7 @@ def test_a_text_that_is_too_long_is_cut_and_512_tokens_stay_smooth(open_viewer: 
 
 def test_lines_that_are_left_out_are_counted(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     text = " ".join([TEXT] * 10)
-    viewer = open_viewer("layer=0&head=3&view=lines&threshold=1")
-    viewer.show(text)
+    viewer = open_viewer("layer=0&head=3&view=lines&threshold=1", a=text)
     caption = viewer.page.locator("#panes p").inner_text()
     found = re.match(r"The ([\d,]+) strongest of ([\d,]+) lines", caption)
     assert found, caption
@@ -216,25 +189,26 @@ def test_lines_that_are_left_out_are_counted(open_viewer: OpenViewer, viewer_ser
     assert most == pytest.approx(len(kept), abs=3)  # of weights at the threshold itself, rounding decides
 
 
-@pytest.mark.parametrize("hash_", ["", "mode=pair"])
-def test_a_phone_scrolls_down_only(open_viewer: OpenViewer, hash_: str) -> None:
-    viewer = open_viewer(hash_, width=360, height=740, theme="dark")
-    if hash_:
-        viewer.type(PAIR[1], "#b")
-    viewer.show(TEXT)
+def test_a_phone_scrolls_down_only(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer("mode=pair", width=360, height=740, theme="dark", a=TEXT, b=PAIR[1])
     viewer.page.get_by_text("What attention is not").click()
-    widths = viewer.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    assert widths[0] <= widths[1] == 360
+    for mode in ("Two texts", "One text"):
+        viewer.page.get_by_role("radio", name=mode).check(force=True)
+        expect(viewer.page.locator("#pair")).to_be_visible(visible=mode == "Two texts")
+        widths = viewer.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert widths[0] <= widths[1] == 360
 
 
-def test_two_clicks_find_the_head_that_looks_at_the_previous_token(
+def test_heads_are_found_sorted_and_filtered_by_what_they_do(
     open_viewer: OpenViewer, viewer_server: ServerProcess
 ) -> None:
-    answer = ask(viewer_server, "/encode", {"inputs": TEXT, "attention": {"layers": "all", "form": "stats"}})
-    previous = np.array(answer["attention"][0]["statistics"]["offset_previous"])
+    statistics, norms = (
+        ask(viewer_server, "/encode", {"inputs": TEXT, "attention": {"layers": "all", "form": form}})["attention"][0]
+        for form in ("stats", "norms")
+    )
+    previous = np.array(statistics["statistics"]["offset_previous"])
     layer, head = np.unravel_index(previous.argmax(), previous.shape)
-    viewer = open_viewer()
-    viewer.show(TEXT)
+    viewer = open_viewer(a=TEXT)
     viewer.page.get_by_role("button", name="previous token").click()
     listed = viewer.page.locator("#found li")
     shown = [float(number) for number in listed.locator(".number").all_text_contents()]
@@ -245,15 +219,9 @@ def test_two_clicks_find_the_head_that_looks_at_the_previous_token(
     viewer.page.get_by_role("button", name="previous token").click()
     expect(listed).to_have_count(0)
 
-
-def test_tiles_are_sorted_and_filtered_by_what_heads_do(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
-    attention = {"layers": "all", "heads": "all", "form": "norms"}
-    norms = np.array(ask(viewer_server, "/encode", {"inputs": TEXT, "attention": attention})["attention"][0]["weights"])
-    sums = norms.sum((-1, -2))
+    sums = np.array(norms["weights"]).sum((-1, -2))
     shares = sums / sums.sum(1, keepdims=True)
     best = [f"{place // 12}.{place % 12}" for place in np.argsort(-shares, axis=None)[:3]]
-    viewer = open_viewer()
-    viewer.show(TEXT)
     viewer.page.get_by_role("button", name="share of the norm").click()
     tiles = viewer.page.locator(".heads.sorted .tile")
     expect(tiles).to_have_count(72)
@@ -274,8 +242,7 @@ def test_a_long_text_is_zoomed_and_moved(open_viewer: OpenViewer, viewer_server:
     expected = weights_of(viewer_server, text, 0, 2)
     size = len(expected)
     assert size > 200
-    viewer = open_viewer("layer=0&head=2&view=matrix")
-    viewer.show(text)
+    viewer = open_viewer("layer=0&head=2&view=matrix", a=text)
     for _ in range(3):
         viewer.page.get_by_role("button", name="Zoom in").click()
     first_row, last_row, first_column, _ = shown_part(viewer)

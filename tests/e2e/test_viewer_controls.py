@@ -7,14 +7,14 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import expect
+from PIL import Image
+from playwright.sync_api import Route, expect
 from safetensors.numpy import load_file
 
 from tests.e2e.conftest import OpenViewer
@@ -27,38 +27,35 @@ pytestmark = pytest.mark.slow
 
 def wait_for_link(viewer: ViewerPage, expected: dict[str, list[str]]) -> str:
     """The address's part after #, once it has the expected value."""
-
-    def link() -> str:
-        return viewer.page.url.partition("#")[2]
-
-    for _ in range(100):
-        if parse_qs(link()) == expected:
-            break
-        viewer.page.wait_for_timeout(50)
-    assert parse_qs(link()) == expected
-    return link()
+    viewer.page.wait_for_url(lambda url: parse_qs(url.partition("#")[2]) == expected)
+    return viewer.page.url.partition("#")[2]
 
 
-def test_the_page_says_what_the_export_was_compared_with(open_viewer: OpenViewer) -> None:
+def test_the_foot_of_the_page_says_what_the_service_has(open_viewer: OpenViewer) -> None:
+    """With what its export was compared, and links to what this port has."""
     viewer = open_viewer()
-    said = viewer.page.locator("#compared")
+    said, links = viewer.page.locator("#compared"), viewer.page.locator("footer a:visible")
     expect(said).to_have_text("This export was compared with nothing but itself: it was not asked for.")
+    expect(links).to_have_text(["API", "OpenAPI", "Info", "Metrics", "Health", "Ready"])
     figures = {"transformers": "5.23.0", "sentence-transformers": "6.2.0", "texts": 9, "tolerance": 2e-4}
     original = {"compared": True, **figures, "hidden_states": 0.0, "pooled": 1.7e-7}
-    viewer.page.route("**/info", lambda route: route.fulfill(json=with_original(route.fetch().json(), original)))
+
+    def answer(route: Route) -> None:
+        info = route.fetch().json()
+        info["manifest"]["parity"]["original"] = original
+        info["manifest"]["files"]["heads.json"] = {}
+        route.fulfill(json=info)
+
+    viewer.page.route("**/info", answer)
+    viewer.page.route("**/docs", lambda route: route.fulfill(status=404))
     viewer.page.reload()
     libraries = "transformers 5.23.0 and sentence-transformers 6.2.0"
     expect(said).to_have_text(f"This export was compared with {libraries} on 9 texts: it differs by 1.7e-7 at most.")
-
-
-def with_original(info: dict[str, Any], original: dict[str, Any]) -> dict[str, Any]:
-    info["manifest"]["parity"]["original"] = original
-    return info
+    expect(links).to_have_text(["Info", "Head report", "Health", "Ready"])
 
 
 def test_arrows_move_over_the_heads_and_enter_opens(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer()
-    viewer.show(TEXT)
+    viewer = open_viewer(a=TEXT)
     assert viewer.page.locator(".heads .tile[tabindex='0']").count() == 1
     viewer.page.locator(".heads .tile[tabindex='0']").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight", "End", "ArrowLeft"):
@@ -71,36 +68,16 @@ def test_arrows_move_over_the_heads_and_enter_opens(open_viewer: OpenViewer) -> 
     expect(focused).to_have_attribute("aria-selected", "true")
 
 
-def test_every_control_has_a_name(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer("hide=1")
-    viewer.show(TEXT)
-    viewer.page.locator("#rank").wait_for()
-    nameless = viewer.page.locator("button:visible, input:visible, select, textarea:visible").evaluate_all(
-        """controls => controls.filter(one => !(one.ariaLabel || one.textContent.trim() ||
-          [...(one.labels ?? [])].some(label => label.textContent.trim()))).map(one => one.outerHTML)"""
-    )
-    assert nameless == []
-
-
 def test_a_link_carries_the_view_and_no_text(open_viewer: OpenViewer) -> None:
-    first = open_viewer()
-    first.show(TEXT)
+    first = open_viewer(a=TEXT)
     first.page.locator("[data-key='4.9']").click()
     first.page.get_by_role("radio", name="Words").check(force=True)
     first.page.get_by_role("radio", name="Matrix").check(force=True)
     first.page.get_by_label("Hide special tokens").check()
     first.page.locator("[name=threshold]").fill("12")
-    expected = {
-        "layer": ["4"],
-        "head": ["9"],
-        "view": ["matrix"],
-        "level": ["word"],
-        "hide": ["1"],
-        "threshold": ["12"],
-    }
+    expected = parse_qs("layer=4&head=9&view=matrix&level=word&hide=1&threshold=12")
     link = wait_for_link(first, expected)
-    second = open_viewer(link)
-    second.show(TEXT)
+    second = open_viewer(link, a=TEXT)
     expect(second.page.locator("#head-title")).to_have_text("Layer 4, head 9")
     assert second.labels()[0] == "The"
     assert second.page.locator("#panes .pane").count() == 1
@@ -109,8 +86,7 @@ def test_a_link_carries_the_view_and_no_text(open_viewer: OpenViewer) -> None:
 
 
 def test_text_is_in_a_link_when_asked(open_viewer: OpenViewer) -> None:
-    first = open_viewer()
-    first.show(TEXT)
+    first = open_viewer(a=TEXT)
     first.page.get_by_label("include text in link").check()
     second = open_viewer(wait_for_link(first, {"a": [TEXT]}))
     second.wait_until_filled()
@@ -120,36 +96,14 @@ def test_text_is_in_a_link_when_asked(open_viewer: OpenViewer) -> None:
 
 
 def test_a_link_with_nonsense_opens_all_the_same(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer("layer=77&head=-3&view=<b>&level=%00&threshold=1e9&off=9.9,1.1,x&mode=three")
-    viewer.show(TEXT)
+    viewer = open_viewer("layer=77&head=-3&view=<b>&level=%00&threshold=1e9&off=9.9,1.1,x&mode=three", a=TEXT)
     expect(viewer.page.locator("#head-title")).to_have_text("Layer 0, head 0")
 
 
-def test_data_and_picture_are_saved(open_viewer: OpenViewer, viewer_server: ServerProcess, tmp_path: Path) -> None:
-    viewer = open_viewer("layer=5&head=0")
-    viewer.show(TEXT)
-    with viewer.page.expect_download() as data:
-        viewer.page.locator("#save-json").click()
-    data.value.save_as(tmp_path / "data.json")
-    saved = json.loads((tmp_path / "data.json").read_text())
-    assert data.value.suggested_filename == "attention-layer-5-head-0.json"
-    assert (saved["text"], saved["layer"], saved["head"], len(saved["tokens"])) == (TEXT, 5, 0, 16)
-    np.testing.assert_allclose(saved["weights"], weights_of(viewer_server, TEXT, 5, 0), atol=1e-7)
-    with viewer.page.expect_download() as picture:
-        viewer.page.locator("#save-png").click()
-    picture.value.save_as(tmp_path / "picture.png")
-    content = (tmp_path / "picture.png").read_bytes()
-    assert content[:8] == b"\x89PNG\r\n\x1a\n"
-    width, height = int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
-    assert width > 2000  # two drawings side by side at twice the screen's pixels
-    assert height > 600
-
-
-def saved(viewer: ViewerPage, kind: str, folder: Path) -> Path:
-    with viewer.page.expect_download() as download:
-        viewer.page.locator(f"#save-{kind}").click()
-    download.value.save_as(folder / f"saved.{kind}")
-    return folder / f"saved.{kind}"
+def lines_of(svg: Path) -> list[str | None]:
+    """Texts of a picture, its title first."""
+    drawn = ElementTree.parse(svg).getroot()  # noqa: S314 - our own
+    return [part.text for part in drawn.iter("{http://www.w3.org/2000/svg}text")]
 
 
 def test_what_is_shown_goes_to_other_programs(
@@ -160,14 +114,18 @@ def test_what_is_shown_goes_to_other_programs(
     viewer.show(text)
     options = {"exclude_special": True, "renormalise": True}
     expected = weights_of(viewer_server, text, 5, 0, **options)
-    rows = list(csv.reader(saved(viewer, "csv", tmp_path).read_text().splitlines()))
+    rows = list(csv.reader(viewer.save("csv", tmp_path).read_text().splitlines()))
     assert rows[0] == ["", *viewer.labels()]
     np.testing.assert_allclose([list(map(float, row[1:])) for row in rows[1:]], expected, atol=1e-6)
-    drawn = ElementTree.parse(saved(viewer, "svg", tmp_path)).getroot()  # noqa: S314 - our own
-    lines = [part.text for part in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    lines = lines_of(viewer.save("svg", tmp_path))
     assert lines[1:3] == [f"Text: {text}", "weights; by tokens; without special tokens, rows sum to 1 again"]
     assert "Layer 5, head 0" in str(lines[0])
-    tensors = load_file(saved(viewer, "safetensors", tmp_path))
+    with Image.open(viewer.save("png", tmp_path)) as picture:
+        assert picture.width > 2000  # two drawings side by side at twice the screen's pixels
+        assert picture.height > 600
+    saved = json.loads(viewer.save("json", tmp_path).read_text())
+    assert (saved["text"], saved["layer"], saved["head"]) == (text, 5, 0)
+    tensors = load_file(viewer.save("safetensors", tmp_path))
     assert tensors["attention.0"].shape[:2] == (6, 12)
     np.testing.assert_allclose(tensors["attention.0"][5, 0], expected, atol=1e-6)
 
@@ -185,8 +143,7 @@ def test_what_is_shown_goes_to_other_programs(
 
 
 def test_two_heads_and_two_texts_are_compared(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
-    viewer = open_viewer("layer=5&head=0")
-    viewer.show(TEXT)
+    viewer = open_viewer("layer=5&head=0", a=TEXT)
     viewer.page.locator("#pin").click()
     viewer.page.locator("[data-key='3.1']").click()
     captions = viewer.page.locator("#compare figcaption")
@@ -206,15 +163,14 @@ def test_two_heads_and_two_texts_are_compared(open_viewer: OpenViewer, viewer_se
 
 
 def test_words_are_also_read_as_they_were_written(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer()
-    viewer.show("Ünder 😀 Trophies")
+    viewer = open_viewer(a="Ünder 😀 Trophies")
     viewer.page.locator("#tokens .token").nth(-2).focus()
     expect(viewer.page.locator("#readout")).to_contain_text(re.compile("written “(Trophies|.*ies)”"))
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
 def test_axe_finds_nothing(open_viewer: OpenViewer, theme: str, width: int) -> None:
-    viewer = open_viewer(theme=theme, width=width)
+    viewer = open_viewer("hide=1", theme=theme, width=width)
     viewer.page.select_option("#example", label="Two texts: a paraphrase")
     viewer.wait_until_filled()
     expect(viewer.page.locator("#pair-sum")).to_be_visible()
@@ -228,8 +184,12 @@ def test_axe_finds_nothing(open_viewer: OpenViewer, theme: str, width: int) -> N
     assert [(one["id"], [node["html"][:120] for node in one["nodes"]]) for one in found] == []
 
 
-def test_of_nothing_there_is_no_picture(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer("hide=1")
+def test_a_picture_of_any_text_is_well_formed_and_of_nothing_there_is_none(
+    open_viewer: OpenViewer, tmp_path: Path
+) -> None:
+    viewer = open_viewer(a="a\u0001b <c>\ufffe & 'd'")
+    assert lines_of(viewer.save("svg", tmp_path))[1] == "Text: ab <c> & 'd'"
+    viewer.page.get_by_label("Hide special tokens").check()
     viewer.type("\u200b")
     expect(viewer.page.locator("#readout")).to_contain_text("Nothing is left")
     for kind in ("png", "svg"):
@@ -238,8 +198,7 @@ def test_of_nothing_there_is_no_picture(open_viewer: OpenViewer) -> None:
 
 
 def test_drawings_that_are_no_longer_shown_are_not_drawn(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer()
-    viewer.show(TEXT)
+    viewer = open_viewer(a=TEXT)
 
     def drawn() -> int:
         """Canvases that one movement of the pointer draws on."""
@@ -267,14 +226,6 @@ def test_drawings_that_are_no_longer_shown_are_not_drawn(open_viewer: OpenViewer
     assert drawn() == 5
 
 
-def test_a_picture_of_any_text_is_well_formed(open_viewer: OpenViewer, tmp_path: Path) -> None:
-    viewer = open_viewer()
-    viewer.show("a\u0001b <c>\ufffe & 'd'")
-    drawn = ElementTree.parse(saved(viewer, "svg", tmp_path)).getroot()  # noqa: S314 - our own
-    lines = [part.text for part in drawn.iter("{http://www.w3.org/2000/svg}text")]
-    assert lines[1] == "Text: ab <c> & 'd'"
-
-
 def test_themes_follow_the_system_and_the_button(open_viewer: OpenViewer) -> None:
     viewer = open_viewer(theme="dark")
     background = "getComputedStyle(document.body).backgroundColor"
@@ -289,8 +240,7 @@ def test_themes_follow_the_system_and_the_button(open_viewer: OpenViewer) -> Non
 
 
 def test_the_chosen_head_is_seen_in_forced_colours(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer("layer=3&head=2")
-    viewer.show(TEXT)
+    viewer = open_viewer("layer=3&head=2", a=TEXT)
     viewer.page.emulate_media(forced_colors="active")
     outline = "tile => getComputedStyle(tile).outlineStyle"
     tiles = [viewer.page.locator(f"[data-key='{key}']") for key in ("3.2", "3.1")]
@@ -299,8 +249,7 @@ def test_the_chosen_head_is_seen_in_forced_colours(open_viewer: OpenViewer) -> N
 
 def test_a_head_switched_off_turns_the_embedding(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     effect = effect_of(viewer_server, 3, 2)
-    viewer = open_viewer("layer=3&head=2")
-    viewer.show(TEXT)
+    viewer = open_viewer("layer=3&head=2", a=TEXT)
     viewer.page.locator("#switch").click()
     cosine = viewer.page.locator("#effect [data-effect]")
     expect(cosine).to_be_visible()
@@ -311,38 +260,18 @@ def test_a_head_switched_off_turns_the_embedding(open_viewer: OpenViewer, viewer
     expect(cosine).to_have_count(0)
 
 
-def test_a_head_that_a_link_names_twice_is_off_once(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer("off=0.1,00.01,0.1&a=hello+world")
-    expect(viewer.page.locator("#effect [data-effect]")).to_be_visible()
-    expect(viewer.page.locator("#effect")).to_contain_text(re.compile("Off: layer 0, head 1 "))
-    wait_for_link(viewer, {"a": ["hello world"], "off": ["0.1"]})
-
-
 def test_heads_that_are_off_are_told_apart_and_a_rollout_has_none_to_switch(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer("off=0.1,3.2&a=hello+world")
+    viewer = open_viewer("off=0.1,00.01,3.2,0.1&a=hello+world")
+    expect(viewer.page.locator("#effect [data-effect]")).to_be_visible()
     expect(viewer.page.locator("#effect")).to_contain_text("Off: layer 0, head 1; layer 3, head 2 ")
+    wait_for_link(viewer, {"a": ["hello world"], "off": ["0.1,3.2"]})
     other = open_viewer("map=rollout&a=hello+world")
     expect(other.page.locator("#effect")).to_contain_text("without a head: choose one of them")
 
 
-def test_only_an_artifact_with_a_head_report_has_a_link_to_it(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer()
-    expect(viewer.page.get_by_role("link", name="Info")).to_be_visible()
-    expect(viewer.page.get_by_role("link", name="Head report")).to_have_count(0)
-    viewer.page.route("**/info", lambda route: route.fulfill(json=with_report(route.fetch().json())))
-    viewer.page.reload()
-    expect(viewer.page.get_by_role("link", name="Head report")).to_be_visible()
-
-
-def with_report(info: dict[str, Any]) -> dict[str, Any]:
-    info["manifest"]["files"]["heads.json"] = {}
-    return info
-
-
 @pytest.mark.parametrize("size", [(390, 844), (1280, 900)])
 def test_a_readout_covers_the_figure_only_where_it_has_numbers(open_viewer: OpenViewer, size: tuple[int, int]) -> None:
-    viewer = open_viewer(width=size[0], height=size[1])
-    viewer.show(TEXT)
+    viewer = open_viewer(width=size[0], height=size[1], a=TEXT)
     below = "readout => readout.getBoundingClientRect().top >= panes.getBoundingClientRect().bottom"
     readout = viewer.page.locator("#readout")
     readout.evaluate("() => panes.scrollIntoView({block: 'start'})")
@@ -355,8 +284,7 @@ def test_a_readout_covers_the_figure_only_where_it_has_numbers(open_viewer: Open
 
 
 def test_heads_are_ranked_by_their_effect(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
-    viewer = open_viewer()
-    viewer.show(TEXT)
+    viewer = open_viewer(a=TEXT)
     viewer.page.locator("#rank").click()
     expect(viewer.page.locator("progress")).to_be_visible()
     viewer.page.get_by_role("button", name="Cancel").click()

@@ -35,19 +35,11 @@ def delay(viewer: ViewerPage, *paths: str, wanted: Callable[[dict[str, Any]], bo
         viewer.page.route(f"**/{path}", handle)
 
 
-def save_data(viewer: ViewerPage, folder: Path) -> tuple[str, dict[str, Any]]:
-    with viewer.page.expect_download() as download:
-        viewer.page.locator("#save-json").click()
-    download.value.save_as(folder / "data.json")
-    return download.value.suggested_filename, json.loads((folder / "data.json").read_text())
-
-
 @pytest.mark.parametrize("change", ["head", "hide", "level"])
 def test_saved_data_is_of_one_request(
     open_viewer: OpenViewer, viewer_server: ServerProcess, tmp_path: Path, change: str
 ) -> None:
-    viewer = open_viewer("layer=3&head=1")
-    viewer.show(TEXT)
+    viewer = open_viewer("layer=3&head=1", a=TEXT)
     delay(viewer, "encode")
     if change == "head":
         viewer.page.locator("[data-key='5.1']").click()
@@ -55,10 +47,10 @@ def test_saved_data_is_of_one_request(
         viewer.page.get_by_label("Hide special tokens").check()
     else:
         viewer.page.get_by_role("radio", name="Words").check(force=True)
-    name, saved = save_data(viewer, tmp_path)
-    layer, head = saved["layer"], saved["head"]
-    assert name == f"attention-layer-{layer}-head-{head}.json"
-    assert (layer, head) == ((5, 1) if change == "head" else (3, 1))
+    file = viewer.save("json", tmp_path)
+    saved = json.loads(file.read_text())
+    layer = 5 if change == "head" else 3
+    assert (file.name, saved["layer"], saved["head"]) == (f"attention-layer-{layer}-head-1.json", layer, 1)
     labels = saved.get("words") or saved["tokens"]
     assert np.shape(saved["weights"]) == (len(labels), len(labels))
     assert saved["exclude_special"] == ("[CLS]" not in labels) == (change == "hide")
@@ -68,8 +60,7 @@ def test_saved_data_is_of_one_request(
 
 
 def test_nothing_of_the_text_before_stands_beside_the_new_one(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer()
-    viewer.show("Hi there")
+    viewer = open_viewer(a="Hi there")
     before = viewer.page.locator("#statistics").inner_text()
     delay(
         viewer, "encode", wanted=lambda body: "head_mask" not in body and body.get("attention", {}).get("form") is None
@@ -87,9 +78,7 @@ def test_nothing_of_the_text_before_stands_beside_the_new_one(open_viewer: OpenV
 
 
 def test_a_similarity_is_not_shown_of_another_pair(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer("mode=pair")
-    viewer.type("A dog ran.", "#b")
-    viewer.show("A cat sat.")
+    viewer = open_viewer("mode=pair", a="A cat sat.", b="A dog ran.")
     expect(viewer.page.locator("#similarity")).not_to_be_empty()
     delay(viewer, "explain")
     viewer.type("The stock market fell.")
@@ -100,19 +89,10 @@ def test_a_similarity_is_not_shown_of_another_pair(open_viewer: OpenViewer) -> N
     expect(viewer.page.locator("#similarity")).not_to_be_empty()
 
 
-def test_a_busy_server_is_said_while_the_page_waits(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer()
-    viewer.show("Hi there")
-    refused: list[str] = []
-
-    def refuse_once(route: Route) -> None:
-        if refused:
-            route.fallback()
-        else:
-            refused.append(route.request.url)
-            route.fulfill(**refusal(429, "the queue is full", retry_after="2"))
-
-    viewer.page.route("**/tokenize", refuse_once)
+def test_a_busy_server_is_said_and_asked_again_when_it_says(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer(a="Hi there")
+    full = refusal(429, "the queue is full", retry_after="2")
+    viewer.page.route("**/tokenize", lambda route: route.fulfill(**full), times=1)
     viewer.type(OTHER)
     notice = viewer.page.locator("#notices .notice")
     expect(notice).to_contain_text(re.compile(r"busy.*again in 2 s"))
@@ -121,27 +101,17 @@ def test_a_busy_server_is_said_while_the_page_waits(open_viewer: OpenViewer) -> 
     expect(notice).to_have_count(0)
 
 
-def test_saved_data_of_a_pair_names_texts_and_heads_off(open_viewer: OpenViewer, tmp_path: Path) -> None:
-    viewer = open_viewer("mode=pair&off=0.1,3.2")
-    viewer.type("A dog ran.", "#b")
-    viewer.show("A cat sat.")
+def test_saved_data_is_of_the_pair_that_is_there(open_viewer: OpenViewer, tmp_path: Path) -> None:
+    viewer = open_viewer("mode=pair&off=0.1,3.2", a="A cat sat.", b="A dog ran.")
     expect(viewer.page.locator("#pair-matrix")).to_be_visible()
-    _, saved = save_data(viewer, tmp_path)
+    saved = json.loads(viewer.save("json", tmp_path).read_text())
     assert saved["pair"]["texts"] == ["A cat sat.", "A dog ran."]
     assert saved["pair"]["a"]["tokens"][1] == "a"
     assert saved["heads_off"] == ["0.1", "3.2"]
-
-
-def test_saved_data_has_no_pair_that_is_no_longer_there(open_viewer: OpenViewer, tmp_path: Path) -> None:
-    viewer = open_viewer("mode=pair")
-    viewer.type("A dog ran.", "#b")
-    viewer.show("A cat sat.")
-    expect(viewer.page.locator("#pair-matrix")).to_be_visible()
     viewer.type("", "#b")
     expect(viewer.page.locator("#pair")).to_be_hidden()
     viewer.wait_until_filled()
-    _, saved = save_data(viewer, tmp_path)
-    assert "pair" not in saved
+    assert "pair" not in json.loads(viewer.save("json", tmp_path).read_text())
 
 
 def test_a_key_that_no_header_can_carry_is_refused_in_its_form(open_viewer: OpenViewer) -> None:
@@ -160,8 +130,7 @@ def test_a_key_that_no_header_can_carry_is_refused_in_its_form(open_viewer: Open
 
 
 def test_back_and_reload_lose_nothing(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer()
-    viewer.show(TEXT)
+    viewer = open_viewer(a=TEXT)
     for key in ("2.3", "4.5"):
         viewer.page.locator(f"[data-key='{key}']").click()
         expect(viewer.page.locator("#head-title")).to_have_text("Layer {}, head {}".format(*key.split(".")))
@@ -183,30 +152,13 @@ def test_back_and_reload_lose_nothing(open_viewer: OpenViewer) -> None:
     expect(viewer.page.locator("#head-title")).to_have_text("Layer 4, head 5")
 
 
-def test_a_first_visit_shows_the_head_that_answers_the_example(open_viewer: OpenViewer) -> None:
+def test_a_first_visit_shows_the_head_that_answers_the_example(open_viewer: OpenViewer, tmp_path: Path) -> None:
     viewer = open_viewer(is_first_visit=True)
     viewer.wait_until_filled()
     expect(viewer.page.locator("#head-title")).to_have_text("Layer 3, head 1")
     it, trophy = viewer.labels().index("it"), viewer.labels().index("trophy")
-    weights = weights_of_shown(viewer)
+    weights = json.loads(viewer.save("json", tmp_path).read_text())["weights"]
     assert weights[it][trophy] == max(weights[it])
     viewer.type("")
     expect(viewer.page.locator("#work")).to_be_hidden()
     expect(viewer.page.locator("#examples")).to_be_visible()
-
-
-def weights_of_shown(viewer: ViewerPage) -> list[list[float]]:
-    with viewer.page.expect_download() as download:
-        viewer.page.locator("#save-json").click()
-    rows: list[list[float]] = json.loads(Path(download.value.path()).read_text())["weights"]
-    return rows
-
-
-def test_links_to_another_port_are_hidden(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer()
-    links = viewer.page.locator("footer a:visible")
-    assert links.all_inner_texts() == ["API", "OpenAPI", "Info", "Metrics", "Health", "Ready"]
-    viewer.page.route("**/docs", lambda route: route.fulfill(status=404))
-    viewer.page.reload()
-    expect(links).to_have_count(3)
-    assert links.all_inner_texts() == ["Info", "Health", "Ready"]

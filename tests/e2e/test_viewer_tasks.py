@@ -1,7 +1,7 @@
-"""The viewer on models that are no embedders: a pair's score and blocks, and a clear sentence for other tasks."""
+"""The viewer on other models than the default one: other tasks, prompts, lengths, no heads, a causal network."""
 
 import json
-import shutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +14,12 @@ from playwright.sync_api import expect
 from export.checkpoint import read_checkpoint
 from export.exporter import export_artifact
 from export.sources import Folder
-from tests.e2e.conftest import OpenViewer
-from tests.e2e.test_viewer import ask
+from tests.e2e.conftest import OpenViewer, serve, with_manifest
+from tests.e2e.test_viewer import ask, point_at, weights_of
 from tests.e2e.viewer_page import ViewerPage
 from tests.service.process import ServerProcess
 from tests.service.routes.test_tables import write_table
 from tests.task_artifacts import TaskArtifact, quick_export
-from train.experiments.patterns.network import Network, Row
-from train.experiments.patterns.servable import write_servable
 
 LONG_PROMPT = "Represent this sentence for searching relevant passages: "
 QUERY, DOCUMENT = "the cat", "the cat sat on the mat."
@@ -34,40 +32,37 @@ DARKNESS = """
   return counted(canvas.height, (row) => counted(canvas.width, (column) => dark(row, column)));
 }
 """
-ON_A_RERANKER = pytest.mark.parametrize("viewer_server", ["reranker"], indirect=True)
+
+
+def on(*models: Any) -> pytest.MarkDecorator:
+    """Serves the artifacts of these fixtures, one after the other."""
+    return pytest.mark.parametrize("viewer_server", models, indirect=True)
 
 
 @pytest.fixture(scope="module")
 def viewer_server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
     """A service on the artifact of the fixture that the test names, instead of the default model."""
     served: TaskArtifact = request.getfixturevalue(request.param)
-    with ServerProcess("service", "--model", str(served.artifact)) as process:
-        yield process.wait_until_ready()
-        assert process.stop() == 0
+    yield from serve(served.artifact)
 
 
 @pytest.fixture(scope="module")
 def prompted(default_artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """The default model with prompts."""
-    directory = tmp_path_factory.mktemp("artifacts") / "prompted"
-    shutil.copytree(default_artifact, directory)
-    manifest = json.loads((default_artifact / "manifest.json").read_text())
-    manifest["defaults"] |= {"prompts": {"query": LONG_PROMPT, "document": "page: "}, "default_prompt_name": "document"}
-    (directory / "manifest.json").unlink()
-    (directory / "manifest.json").write_text(json.dumps(manifest))
-    return SimpleNamespace(artifact=directory)
+    prompts = {"prompts": {"query": LONG_PROMPT, "document": "page: "}, "default_prompt_name": "document"}
+    return SimpleNamespace(
+        artifact=with_manifest(default_artifact, tmp_path_factory.mktemp("prompted") / "copy", defaults=prompts)
+    )
 
 
 @pytest.fixture(scope="module")
 def dot_products(embedder: TaskArtifact, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """An embedder made for dot products, whose vectors have lengths of their own."""
-    directory = tmp_path_factory.mktemp("artifacts") / "dot"
-    shutil.copytree(embedder.artifact, directory)
-    manifest = json.loads((embedder.artifact / "manifest.json").read_text())
-    manifest["defaults"] |= {"unit_length": False, "similarity": "dot"}
-    (directory / "manifest.json").unlink()
-    (directory / "manifest.json").write_text(json.dumps(manifest))
-    return SimpleNamespace(artifact=directory)
+    """An embedder made for dot products, whose vectors have lengths of their own, with texts to begin with."""
+    directory = tmp_path_factory.mktemp("dot") / "copy"
+    defaults = {"unit_length": False, "similarity": "dot"}
+    return SimpleNamespace(
+        artifact=with_manifest(embedder.artifact, directory, defaults=defaults, examples=[DOCUMENT, "the dog"])
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,47 +75,30 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     return SimpleNamespace(artifact=directory / "artifact")
 
 
-@pytest.fixture(scope="module")
-def own_words(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """A network of `train patterns`, which knows the words of its task alone."""
-    directory = tmp_path_factory.mktemp("patterns")
-    write_servable(directory / "one-key", Network(Row("one key", 2, 16, 16), [0]), 0)
-    with quick_export():
-        export_artifact(
-            read_checkpoint(Folder(directory / "one-key", "one-key")), directory / "artifact", explains=False
-        )
-    return SimpleNamespace(artifact=directory / "artifact")
-
-
-@pytest.mark.parametrize("viewer_server", ["own_words"], indirect=True)
-def test_a_first_visit_opens_on_a_text_that_the_model_can_read(open_viewer: OpenViewer) -> None:
+@on("dot_products")
+def test_a_first_visit_opens_on_a_text_of_the_models_own(open_viewer: OpenViewer) -> None:
     viewer = open_viewer(is_first_visit=True)
     viewer.wait_until_filled()
-    assert "[UNK]" not in viewer.labels()
-    assert viewer.labels() == viewer.page.input_value("#a").split()
+    assert viewer.page.input_value("#a") == DOCUMENT
     viewer.type("")
     examples = viewer.page.locator("#examples button")
-    expect(examples).to_have_count(3)
+    expect(examples).to_have_text([DOCUMENT, "the dog"])
     examples.last.click()
     viewer.wait_until_filled()
-    assert viewer.labels() == examples.last.inner_text().split()
+    assert viewer.page.input_value("#a") == "the dog"
 
 
-@pytest.mark.parametrize("viewer_server", ["prompted"], indirect=True)
-def test_a_prompt_of_the_model_is_chosen(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
-    viewer = open_viewer("prompt=foreign&layer=2&head=3")
-    viewer.show("The cat sat.")
+@on("prompted")
+def test_a_prompt_of_the_model_is_chosen(open_viewer: OpenViewer, viewer_server: ServerProcess, tmp_path: Path) -> None:
+    viewer = open_viewer("prompt=foreign&layer=2&head=3", a="The cat sat.")
     assert viewer.labels()[1:3] == ["page", ":"]
     prompt = viewer.page.get_by_label("Prompt")
     prompt.select_option(label=f"query: “{LONG_PROMPT.strip()}”")
     expect(viewer.page.locator("#tokens .token").nth(1)).to_have_text("represent")
     viewer.wait_until_filled()
-    attention = {"layers": [2], "heads": [3]}
-    body = {"inputs": "The cat sat.", "prompt_name": "query", "attention": attention}
+    body = {"inputs": "The cat sat.", "prompt_name": "query", "attention": {"layers": [2], "heads": [3]}}
     expected = ask(viewer_server, "/encode", body)["attention"][0]["weights"][0][0]
-    with viewer.page.expect_download() as download:
-        viewer.page.locator("#save-json").click()
-    saved = json.loads(download.value.path().read_text())
+    saved = json.loads(viewer.save("json", tmp_path).read_text())
     assert saved["prompt_name"] == "query"
     np.testing.assert_allclose(saved["weights"], expected, atol=1e-6)
     viewer.page.wait_for_url("**prompt=query**")
@@ -153,7 +131,7 @@ def why(viewer: ViewerPage, query: str, documents: list[str]) -> tuple[list[floa
     return scores, [row.locator("th, td").all_inner_texts() for row in rows]
 
 
-@pytest.mark.parametrize("viewer_server", ["embedder", "reranker", "prompted", "dot_products"], indirect=True)
+@on(pytest.param("embedder", marks=pytest.mark.exhaustive), "reranker", "prompted", "dot_products")
 def test_the_page_says_why_one_document_stands_above_another(
     open_viewer: OpenViewer, viewer_server: ServerProcess
 ) -> None:
@@ -174,7 +152,7 @@ def test_the_page_says_why_one_document_stands_above_another(
     assert float(total.locator("td").nth(1).inner_text()) == pytest.approx(order[2]["score"], abs=2e-4, rel=5e-4)
 
 
-@pytest.mark.parametrize("viewer_server", ["dot_products"], indirect=True)
+@on("dot_products")
 def test_effects_are_of_directions_where_vectors_have_lengths(
     open_viewer: OpenViewer, viewer_server: ServerProcess
 ) -> None:
@@ -192,7 +170,7 @@ def test_effects_are_of_directions_where_vectors_have_lengths(
     assert float(viewer.page.locator("#similarity").inner_text()) == pytest.approx(similarity, abs=1e-4)
 
 
-@pytest.mark.parametrize("viewer_server", ["table"], indirect=True)
+@on("table")
 def test_a_model_without_heads_says_so_and_compares_texts(
     open_viewer: OpenViewer, viewer_server: ServerProcess
 ) -> None:
@@ -209,16 +187,21 @@ def test_a_model_without_heads_says_so_and_compares_texts(
     assert not [address for address in viewer.refused if not address.endswith("/explain")]
 
 
-@ON_A_RERANKER
+def mass_of(server: ServerProcess, **attention: Any) -> Any:
+    """Of each head of the first layer asked for, or of what its heads are reduced to."""
+    return rerank(server, attention=attention)["attention"]["query_to_document_mass"][0]
+
+
+@on("reranker")
 def test_a_cross_encoder_shows_its_score_and_both_blocks(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
-    viewer = open_viewer("mode=pair&layer=1&head=2")
-    show_pair(viewer)
+    """Of the chosen head, of all heads of a layer reduced to one map, and of the rollout."""
+    viewer = open_viewer("mode=pair&layer=1&head=2", a=QUERY, b=DOCUMENT)
     expected = rerank(viewer_server, attention={"layers": [1]})
     expect(viewer.page.locator("#score")).to_have_attribute("data-value", str(expected["score"]))
     names = ("query_to_document", "document_to_query")
     masses = [expected["attention"][f"{name}_mass"][0] for name in names]
-    shown = viewer.page.locator("#across-blocks [data-mass]").all()
-    assert [float(one.get_attribute("data-mass") or "nan") for one in shown] == [mass[2] for mass in masses]
+    shown = viewer.page.locator("#across-blocks [data-mass]")
+    assert [float(one.get_attribute("data-mass") or "nan") for one in shown.all()] == [mass[2] for mass in masses]
     rows = viewer.page.locator("#across-heads tr").all()
     table = [[float(cell) for cell in row.locator("td").all_text_contents()] for row in rows]
     np.testing.assert_allclose(table, np.transpose(masses), atol=5.1e-5)
@@ -227,30 +210,31 @@ def test_a_cross_encoder_shows_its_score_and_both_blocks(open_viewer: OpenViewer
         block.locator("canvas").press("ArrowDown")  # from nowhere to the first cell
         weight = float(block.locator(".readout b").inner_text())
         assert weight == pytest.approx(expected["attention"][name][0][2][0][0], abs=5.1e-5)
-
-
-@ON_A_RERANKER
-def test_blocks_follow_the_head_and_the_rollout(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
-    viewer = open_viewer("mode=pair")
-    show_pair(viewer)
-    mass = viewer.page.locator("#across-blocks [data-mass]").first
-    layer = rerank(viewer_server, attention={"layers": [0]})["attention"]["query_to_document_mass"][0]
     viewer.page.locator("#across-heads button").nth(3).click()
-    expect(mass).to_have_attribute("data-mass", str(layer[3]))
+    expect(shown.first).to_have_attribute("data-mass", str(masses[0][3]))
     expect(viewer.page.locator("#across-heads :focus")).to_have_text("head 3")
-    expect(viewer.page.locator("#head-title")).to_have_text("Layer 0, head 3")
+    expect(viewer.page.locator("#head-title")).to_have_text("Layer 1, head 3")
+
+    maps = np.array(expected["attention"]["query_to_document"][0])
+    for reduce, reduced in {"mean": maps.mean(axis=0), "max": maps.max(axis=0)}.items():
+        viewer.page.locator(f"#blocks input[value={reduce}]").check(force=True)
+        (mass,) = mass_of(viewer_server, layers=[1], reduce=reduce)
+        expect(shown.first).to_have_attribute("data-mass", str(mass))
+        assert mass == pytest.approx(reduced.sum(axis=1).mean(), abs=1e-5)
+        expect(viewer.page.locator("#across-table")).to_be_hidden()
+        expect(viewer.page.locator("#across-title-of-map")).to_contain_text("of its heads")
+    viewer.page.locator("#blocks input[value=head]").check(force=True)
+    expect(viewer.page.locator("#across-table")).to_be_visible()
     viewer.page.locator(".tile.wide").click()
-    rollout = rerank(viewer_server, attention={"reduce": "rollout"})["attention"]["query_to_document_mass"]
-    expect(mass).to_have_attribute("data-mass", str(rollout[0][0]))
+    expect(shown.first).to_have_attribute("data-mass", str(mass_of(viewer_server, reduce="rollout")[0]))
     expect(viewer.page.locator("#across-table")).to_be_hidden()
 
 
-@ON_A_RERANKER
+@on("reranker")
 def test_a_small_map_of_every_head_shows_what_a_pair_looks_at(
     open_viewer: OpenViewer, viewer_server: ServerProcess
 ) -> None:
-    viewer = open_viewer("mode=pair")
-    show_pair(viewer)
+    viewer = open_viewer("mode=pair", a=QUERY, b=DOCUMENT)
     tiles = viewer.page.locator("#across-grid .tile")
     expect(tiles).to_have_count(8)
     expected = rerank(viewer_server, attention={"layers": "all"})["attention"]["query_to_document"]
@@ -266,7 +250,7 @@ def test_a_small_map_of_every_head_shows_what_a_pair_looks_at(
     expect(viewer.page.locator("#across-title-of-map")).to_have_text("Layer 1, head 2")
     expect(viewer.page.locator("#across-grid [aria-selected=true]")).to_have_attribute("data-key", "1.2")
     mass = viewer.page.locator("#across-blocks [data-mass]").first
-    expect(mass).to_have_attribute("data-mass", str(rerank_mass(viewer_server, 1)[2]))
+    expect(mass).to_have_attribute("data-mass", str(mass_of(viewer_server, layers=[1])[2]))
     viewer.page.get_by_role("radio", name="Words").check(force=True)
     words = rerank(viewer_server, attention={"layers": [0], "level": "word"})["attention"]["query_to_document"][0][0]
     canvas = tiles.first.locator("canvas")
@@ -274,32 +258,9 @@ def test_a_small_map_of_every_head_shows_what_a_pair_looks_at(
     expect(canvas).to_have_js_property("height", len(words))
 
 
-def rerank_mass(server: ServerProcess, layer: int) -> Any:
-    return rerank(server, attention={"layers": [layer]})["attention"]["query_to_document_mass"][0]
-
-
-@ON_A_RERANKER
-@pytest.mark.parametrize("reduce", ["mean", "max"])
-def test_blocks_of_all_heads_of_a_layer(open_viewer: OpenViewer, viewer_server: ServerProcess, reduce: str) -> None:
-    viewer = open_viewer("mode=pair&layer=1")
-    show_pair(viewer)
-    mass = viewer.page.locator("#across-blocks [data-mass]").first
-    viewer.page.locator(f"#blocks input[value={reduce}]").check(force=True)
-    expected = rerank(viewer_server, attention={"layers": [1], "reduce": reduce})["attention"]
-    expect(mass).to_have_attribute("data-mass", str(expected["query_to_document_mass"][0][0]))
-    maps = np.array(rerank(viewer_server, attention={"layers": [1]})["attention"]["query_to_document"][0])
-    reduced = maps.mean(axis=0) if reduce == "mean" else maps.max(axis=0)
-    assert float(mass.get_attribute("data-mass") or "nan") == pytest.approx(reduced.sum(axis=1).mean(), abs=1e-5)
-    expect(viewer.page.locator("#across-table")).to_be_hidden()
-    expect(viewer.page.locator("#across-title-of-map")).to_contain_text("of its heads")
-    viewer.page.locator("#blocks input[value=head]").check(force=True)
-    expect(viewer.page.locator("#across-table")).to_be_visible()
-
-
-@ON_A_RERANKER
+@on("reranker")
 def test_heads_are_ranked_by_the_score(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
-    viewer = open_viewer()
-    viewer.show(QUERY)
+    viewer = open_viewer(a=QUERY)
     expect(viewer.page.locator("#effect")).to_contain_text("Give two texts")
     expect(viewer.page.locator("#rank")).to_have_count(0)
     viewer.page.get_by_role("radio", name="Two texts").check(force=True)
@@ -315,7 +276,7 @@ def test_heads_are_ranked_by_the_score(open_viewer: OpenViewer, viewer_server: S
     assert float(first.locator(".number").inner_text()) == pytest.approx(changes[largest], abs=1e-4)
 
 
-@ON_A_RERANKER
+@on("reranker")
 def test_a_refused_pair_is_said_in_the_servers_words(open_viewer: OpenViewer) -> None:
     viewer = open_viewer("mode=pair")
     body = json.dumps({"error": "the answer would have 99 bytes", "error_type": "Validation"})
@@ -325,12 +286,11 @@ def test_a_refused_pair_is_said_in_the_servers_words(open_viewer: OpenViewer) ->
     expect(viewer.page.locator("#across-blocks")).to_be_hidden()
 
 
-@pytest.mark.parametrize("viewer_server", ["expanding_encoder"], indirect=True)
-@pytest.mark.parametrize("width", [390, 1440])
+@on("expanding_encoder")
 def test_a_multi_vector_model_shows_what_each_token_found(
-    open_viewer: OpenViewer, viewer_server: ServerProcess, width: int
+    open_viewer: OpenViewer, viewer_server: ServerProcess
 ) -> None:
-    viewer = open_viewer("mode=pair", width=width)
+    viewer = open_viewer("mode=pair", width=1440)
     document = "🙂 the dog ate. The cat sat on the mat."  # a character of two halves in JavaScript
     viewer.type(document, "#b")
     viewer.show(QUERY)
@@ -348,19 +308,19 @@ def test_a_multi_vector_model_shows_what_each_token_found(
     marked = "".join(viewer.page.locator("#matches-document mark.pointed").all_text_contents())
     assert marked == document[slice(*match["offsets"])]
     expect(viewer.page.locator("#matches-readout")).to_contain_text(match["token"])
-    wide = viewer.page.evaluate("document.documentElement.scrollWidth")
-    assert wide <= width
+    for width in (1440, 390):
+        viewer.page.set_viewport_size({"width": width, "height": 900})
+        assert viewer.page.evaluate("document.documentElement.scrollWidth") <= width
     assert viewer.refused == []
 
 
-@pytest.mark.parametrize("viewer_server", ["token_classifier"], indirect=True)
+@on("token_classifier")
 def test_a_model_that_labels_tokens_marks_entities(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     text = "🙂 the cats sat on the mats, lower newest wider."  # a character of two halves in JavaScript
     body = {"inputs": text, "level": "tokens", "aggregation": "first"}
     entities = ask(viewer_server, "/predict", body)
     assert entities
-    viewer = open_viewer("")
-    viewer.show(text)
+    viewer = open_viewer("", a=text)
     marks = viewer.page.locator("#entities-text mark")
     expect(marks).to_have_count(len(entities))
     assert marks.locator("bdi").all_text_contents() == [text[one["start"] : one["end"]] for one in entities]
@@ -380,12 +340,9 @@ def test_a_model_that_labels_tokens_marks_entities(open_viewer: OpenViewer, view
     assert viewer.refused == []
 
 
-@pytest.mark.parametrize(
-    "viewer_server", ["classifier", pytest.param("sparse_encoder", marks=pytest.mark.slow)], indirect=True
-)
+@on("classifier", pytest.param("sparse_encoder", marks=pytest.mark.slow))
 def test_another_task_shows_each_text_and_says_that_it_compares_none(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer("mode=pair&off=0.1")
-    show_pair(viewer)
+    viewer = open_viewer("mode=pair&off=0.1", a=QUERY, b=DOCUMENT)
     expect(viewer.page.locator(".notice[data-matter=pair]")).to_contain_text("the page compares no two texts")
     expect(viewer.page.locator("#effect")).to_contain_text("this model gives neither")
     expect(viewer.page.locator("#pair, #across").locator("visible=true")).to_have_count(0)
@@ -393,3 +350,37 @@ def test_another_task_shows_each_text_and_says_that_it_compares_none(open_viewer
     assert viewer.refused == []
     viewer.page.get_by_role("radio", name="One text").check(force=True)
     expect(viewer.page.locator("#notices .notice")).to_have_count(0)
+
+
+@on("yes_no_reranker")
+def test_heads_of_a_causal_network_stand_in_groups_and_no_token_looks_on(
+    open_viewer: OpenViewer, viewer_server: ServerProcess
+) -> None:
+    """Three layers of four heads, of which two each read the same keys and values."""
+    viewer = open_viewer("layer=1&head=2", a=DOCUMENT)
+    expect(viewer.page.locator("#model")).to_contain_text("causal: a token sees itself and those before it")
+    names = [tile.get_attribute("aria-label") for tile in viewer.page.locator(".heads .tile").all()]
+    groups = [int(re.fullmatch(r"Layer \d, head \d, keys and values (\d)", name or "")[1]) for name in names]  # type: ignore[index]
+    assert groups == [0, 0, 1, 1] * 3
+    assert viewer.page.locator(".heads .tile.group-start").count() == 3
+    viewer.page.get_by_label("Hide special tokens").check()
+    viewer.page.get_by_label("make rows sum to 1").set_checked(False)
+    expect(viewer.page.locator("#tokens .special")).to_have_count(0)
+    viewer.wait_until_filled()
+    expected = weights_of(viewer_server, DOCUMENT, 1, 2, exclude_special=True)
+    assert not np.triu(expected, 1).any()
+    for row, column in ((3, 1), (1, 3)):
+        point_at(viewer, row, column)
+        assert viewer.readout()["weights"] == pytest.approx(expected[row, column], abs=5.1e-5)
+        viewer.page.locator("#save-json").focus()
+
+
+@on("yes_no_reranker")
+def test_a_document_looks_back_at_the_query_alone(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
+    viewer = open_viewer("mode=pair&layer=2&head=1", a=QUERY, b=DOCUMENT)
+    entry = rerank(viewer_server, attention={"layers": [2]})
+    expect(viewer.page.locator("#score")).to_have_attribute("data-value", str(entry["score"]))
+    shown = [one.get_attribute("data-mass") for one in viewer.page.locator("#across-blocks [data-mass]").all()]
+    back = entry["attention"]["document_to_query_mass"][0][1]
+    assert [float(mass or "nan") for mass in shown] == [0, back]
+    assert back > 0

@@ -1,6 +1,7 @@
 """One page with the viewer: what tests do in it, and what it complained about."""
 
 import re
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -80,6 +81,14 @@ class ViewerPage:
             part.get_attribute("data-measure") or "": float(part.locator("b").inner_text())
             for part in self.page.locator("#readout [data-measure]").all()
         }
+
+    def save(self, kind: str, folder: Path) -> Path:
+        """What the button for this kind of file saves, in a folder, under the name that it gives."""
+        with self.page.expect_download() as download:
+            self.page.locator(f"#save-{kind}").click()
+        path = folder / download.value.suggested_filename
+        download.value.save_as(path)
+        return path
 
     def module(self, name: str, body: str, argument: Any = None) -> Any:
         """Runs JavaScript with one of the page's modules as `module` and an argument as `argument`."""

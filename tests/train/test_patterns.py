@@ -173,6 +173,7 @@ def test_a_trained_network_is_served_and_its_head_looks_at_the_asked_key(tmp_pat
         ids, answers = task.make(100, torch.Generator().manual_seed(1))
         texts = texts_of(task, ids)
         assert engine.manifest.model == "one-key"
+        assert set() < set(" ".join(engine.manifest.examples).split()) <= {*vocabulary(task)}
         right = [
             scores[0]["label"] == f"v{answer}"
             for scores, answer in zip(engine.classify(texts), answers[:, 0], strict=True)
