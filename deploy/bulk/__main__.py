@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports by default, and looks here when it is imported
@@ -77,8 +78,18 @@ def _run(options: argparse.Namespace, load: Load) -> Summary:
             counts = ray.get(tally.read.remote())
         removed, of_other_files = output.sweep(sources, names)
         rows, seconds = output.count_rows(), time.monotonic() - began
-        summary = Summary.of(counts, seconds, rows=rows, removed=removed, of_other_files=of_other_files)
-        output.write_summary(summary.to_dict())
+        summary = Summary(
+            rows=rows,
+            encoded=counts.encoded,
+            seconds=round(seconds, 1),
+            texts_per_second=round(counts.encoded / seconds, 1),
+            without_text=counts.without_text,
+            failed=counts.failed,
+            failed_ids=counts.failed_ids,
+            removed=removed,
+            of_other_files=of_other_files,
+        )
+        output.write_summary(asdict(summary))
     _log().unlink()
     return summary
 

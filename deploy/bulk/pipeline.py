@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -30,7 +30,6 @@ INTERVAL = 0.5  # seconds between two looks
 FAILURES_MOST = 1000  # ids that are kept; the count goes on
 SHARDS_PER_WORKER = 4  # of all files together: the last to end is then a small part of the work
 
-
 Load = Callable[..., TextEncoder]
 """Makes an encoder of an artifact's folder and the options of `TextEncoder.load`."""
 
@@ -45,22 +44,30 @@ class Shard:
 
 
 @dataclass(slots=True)
-class ChunkReport:
-    """What became of one chunk.
+class Counts:
+    """What became of one chunk, or of all so far.
 
     Attributes:
-        rows: in it.
-        size: bytes of the corpus that it is.
+        size: bytes of the corpus.
         encoded: texts that were encoded in this run.
         without_text: rows that have no text.
-        failed_ids: of rows whose text the model could not encode.
+        failed: rows whose text the model could not encode.
+        failed_ids: the ids of the first thousand of these.
     """
 
-    rows: int
-    size: float
+    size: float = 0.0
     encoded: int = 0
     without_text: int = 0
+    failed: int = 0
     failed_ids: list[Any] = field(default_factory=list)
+
+    def add(self, more: "Counts") -> None:
+        """Takes in one chunk's."""
+        self.size += more.size
+        self.encoded += more.encoded
+        self.without_text += more.without_text
+        self.failed += more.failed
+        self.failed_ids += more.failed_ids[: FAILURES_MOST - len(self.failed_ids)]
 
 
 class EncodeShards:
@@ -86,7 +93,7 @@ class EncodeShards:
         for number, chunk in enumerate(chunks(shard.source, self._columns)):
             if number % shard.of != shard.number:
                 continue
-            report = ChunkReport(len(chunk.rows), chunk.share * shard.source.size)
+            report = Counts(chunk.share * shard.source.size)
             failures = self._output.failures(chunk.name)
             if failures != 0:
                 rows = chunk.rows if failures is None else self._output.read(chunk.name)
@@ -95,6 +102,7 @@ class EncodeShards:
                 self._output.write(chunk.name, rows, failed=len(failed))
                 report.without_text = rows[self._columns.text].null_count if failures is None else 0
                 report.encoded = before - report.without_text - len(failed)
+                report.failed = len(failed)
                 report.failed_ids = rows[self._columns.id].take(pa.array(failed, pa.int64())).to_pylist()
             yield chunk.name, self._tally.add.remote(chunk.name, report)
 
@@ -161,18 +169,6 @@ def make_shards(sources: Sequence[Source], workers: int) -> list[Shard]:
     return shards
 
 
-@dataclass(slots=True)
-class Counts:
-    """The sum of all reports so far; `size` is in bytes of the corpus."""
-
-    rows: int = 0
-    size: float = 0.0
-    encoded: int = 0
-    without_text: int = 0
-    failed: int = 0
-    failed_ids: list[Any] = field(default_factory=list)
-
-
 @ray.remote(num_cpus=0, max_restarts=-1)
 class Tally:
     """Adds up what the actors report, a chunk once: an actor that begins again may report one for the second time."""
@@ -181,18 +177,11 @@ class Tally:
         self._counts = Counts()
         self._seen: set[str] = set()
 
-    def add(self, name: str, report: ChunkReport) -> None:
+    def add(self, name: str, report: Counts) -> None:
         """Takes in one chunk."""
-        if name in self._seen:
-            return
-        self._seen.add(name)
-        counts = self._counts
-        counts.rows += report.rows
-        counts.size += report.size
-        counts.encoded += report.encoded
-        counts.without_text += report.without_text
-        counts.failed += len(report.failed_ids)
-        counts.failed_ids += report.failed_ids[: FAILURES_MOST - len(counts.failed_ids)]
+        if name not in self._seen:
+            self._seen.add(name)
+            self._counts.add(report)
 
     def read(self) -> Counts:
         """All so far."""
@@ -205,7 +194,7 @@ def start_tally() -> Any:
     return Tally.options(scheduling_strategy=here).remote()  # type: ignore[attr-defined]  # Ray publishes no types
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """A run in figures, as it is written next to the output.
 
@@ -231,36 +220,15 @@ class Summary:
     removed: int
     of_other_files: int
 
-    @classmethod
-    def of(cls, counts: Counts, seconds: float, *, rows: int, removed: int, of_other_files: int) -> "Summary":
-        """The summary of what the actors counted."""
-        return cls(
-            rows,
-            counts.encoded,
-            round(seconds, 1),
-            round(counts.encoded / seconds, 1),
-            counts.without_text,
-            counts.failed,
-            counts.failed_ids,
-            removed,
-            of_other_files,
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """For a JSON file."""
-        return asdict(self)
-
     def __str__(self) -> str:
         text = f"{self.rows} rows; {self.encoded} texts encoded in {self.seconds} s ({self.texts_per_second} texts/s)"
-        if self.without_text:
-            text += f"; {self.without_text} rows without text"
-        if self.removed:
-            text += f"; {self.removed} rows removed that their files no longer have"
-        if self.of_other_files:
-            text += f"; {self.of_other_files} rows kept of files that are not in this corpus"
-        if self.failed:
-            text += f"; {self.failed} rows failed, the first: {', '.join(map(str, self.failed_ids[:5]))}"
-        return text
+        others = {
+            "without text": self.without_text,
+            "removed that their files no longer have": self.removed,
+            "kept of files that are not in this corpus": self.of_other_files,
+            f"failed, the first: {', '.join(map(str, self.failed_ids[:5]))}": self.failed,
+        }
+        return text + "".join(f"; {count} rows {what}" for what, count in others.items() if count)
 
 
 @contextmanager

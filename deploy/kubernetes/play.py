@@ -76,7 +76,8 @@ def _adapt_pod(pod: Resource, *, image: str, ports: Mapping[str, str], volumes: 
 def _expand_commands(pod: Resource, configs: Mapping[str, Mapping[str, str]]) -> None:
     """`$(NAME)` in a command as a kubelet replaces it; podman leaves it there."""
     for container in pod.get("initContainers", ()):
-        values = {name: value for source in container["envFrom"] for name, value in configs[_source(source)].items()}
+        sources = (source["configMapRef"]["name"] for source in container["envFrom"])
+        values = {name: value for source in sources for name, value in configs[source].items()}
         values |= {entry["name"]: _memory_limit(pod) for entry in container.pop("env", ())}
         for name, value in values.items():
             container["command"] = [part.replace(f"$({name})", value) for part in container["command"]]
@@ -86,11 +87,6 @@ def _memory_limit(pod: Resource) -> str:
     """Bytes that the service may have: the one value that an init container takes from a resource."""
     limit: str = pod["containers"][0]["resources"]["limits"]["memory"]
     return str(int(limit[:-2]) * {"Mi": 2**20, "Gi": 2**30}[limit[-2:]])
-
-
-def _source(source: Resource) -> str:
-    name: str = source["configMapRef"]["name"]
-    return name
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """The kinds of panels, each with one look; and PromQL from parts, limited to the job and instance that are chosen."""
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.cog.builder import Builder
@@ -10,6 +11,7 @@ from grafana_foundation_sdk.models import heatmap as heatmap_looks
 from grafana_foundation_sdk.models import prometheus as query_looks
 
 Panel = Builder[models.Panel]
+Made = TypeVar("Made", stat.Panel, timeseries.Panel, heatmap.Panel, table.Panel)
 Row = tuple[str, list[Panel]]  # title, panels
 Levels = Sequence[tuple[float | None, str]]  # from which value on, which colour
 
@@ -33,12 +35,7 @@ def make_stat(
 ) -> Panel:
     """One number, coloured by its level; `alert` names the section of the runbook that a click leads to."""
     panel = (
-        stat.Panel()
-        .title(title)
-        .description(text)
-        .datasource(SOURCE)
-        .height(STAT_HEIGHT)
-        .span(width)
+        _framed(stat.Panel(), title, text, width, height=STAT_HEIGHT)
         .unit(unit)
         .decimals(decimals)
         .thresholds(_thresholds(levels))
@@ -74,12 +71,7 @@ def make_lines(
         exemplars: whether points that name a trace are drawn.
     """
     panel = (
-        timeseries.Panel()
-        .title(title)
-        .description(text)
-        .datasource(SOURCE)
-        .height(HEIGHT)
-        .span(width)
+        _framed(timeseries.Panel(), title, text, width)
         .unit(unit)
         .min(0)
         .line_width(1)
@@ -102,12 +94,7 @@ def make_lines(
 def make_heatmap(title: str, text: str, expression: str, *, unit: str) -> Panel:
     """How many values fell into each bucket, over time."""
     return (
-        heatmap.Panel()
-        .title(title)
-        .description(text)
-        .datasource(SOURCE)
-        .height(HEIGHT)
-        .span(FULL_WIDTH // 3)
+        _framed(heatmap.Panel(), title, text, FULL_WIDTH // 3)
         .calculate(False)
         .color(
             heatmap.HeatmapColorOptions()
@@ -136,7 +123,7 @@ def make_table(
         units: by column, Grafana's name of its unit.
         hidden: labels that are no column.
     """
-    panel = table.Panel().title(title).description(text).datasource(SOURCE).height(HEIGHT).span(FULL_WIDTH)
+    panel = _framed(table.Panel(), title, text, FULL_WIDTH)
     names = {}
     for ref_id, (column, expression) in zip("ABCDEFGHIJKL", expressions.items(), strict=False):
         query = _query(ref_id, expression, "").instant().format(query_looks.PromQueryFormat.TABLE)
@@ -152,6 +139,11 @@ def make_table(
             "organize", options={"renameByName": names, "excludeByName": excluded, "indexByName": {}}
         )
     )
+
+
+def _framed(panel: Made, title: str, text: str, width: int, *, height: int = HEIGHT) -> Made:
+    """What every kind of panel has: its title, description and size."""
+    return panel.title(title).description(text).datasource(SOURCE).height(height).span(width)
 
 
 def _query(ref_id: str, expression: str, legend: str) -> prometheus.Dataquery:

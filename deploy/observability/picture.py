@@ -56,7 +56,6 @@ class ShownPanel:
     Attributes:
         row: title of its row.
         title: of the panel.
-        description: what it shows.
         kind: Grafana's type.
         unit: Grafana's name of the unit.
         is_stacked: whether its lines are stacked.
@@ -69,7 +68,6 @@ class ShownPanel:
 
     row: str
     title: str
-    description: str
     kind: str
     unit: str
     is_stacked: bool
@@ -103,7 +101,6 @@ def _read_panel(row: str, panel: dict[str, Any]) -> ShownPanel:
     return ShownPanel(
         row,
         panel["title"],
-        panel["description"],
         panel["type"],
         unit,
         stacking != "none",

@@ -35,7 +35,7 @@ from deploy.bulk.__main__ import main
 from deploy.bulk.corpus import Columns, Source, find_sources
 from deploy.bulk.encoder import TextEncoder
 from deploy.bulk.output import AnotherRun, Output, Record
-from deploy.bulk.pipeline import ChunkReport, EncodeShards, Shard, make_shards
+from deploy.bulk.pipeline import Counts, EncodeShards, Shard, make_shards
 from deploy.bulk.show import Cluster
 from model.artifact import GRAPH, TOKENIZER, describe_files, read_manifest, write_manifest
 from tests.deploy.tools import DEPLOY, ROOT
@@ -259,7 +259,7 @@ def test_a_shard_is_done_when_the_tally_has_its_figures(
     told: list[str] = []
     waited: list[str] = []
 
-    def add(name: str, report: ChunkReport) -> str:
+    def add(name: str, report: Counts) -> str:
         assert report.encoded == 2
         told.append(name)
         return f"receipt of {name}"
