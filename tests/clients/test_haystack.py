@@ -16,39 +16,32 @@ from tests.clients.conftest import Ranking
 KEY = Secret.from_token("none")
 
 
-def test_documents_and_queries(url: str, same: Any, texts: list[str]) -> None:
+def embedded(embedder: Any, texts: list[str]) -> list[Any]:
+    found = embedder.run([Document(content=text) for text in texts])["documents"]
+    return [document.embedding for document in found]
+
+
+def test_embedders_of_openai_and_cohere(url: str, same: Any, texts: list[str]) -> None:
     at = {"api_key": KEY, "api_base_url": f"{url}/v1", "model": "any"}
     with closing(OpenAIDocumentEmbedder(**at, progress_bar=False)) as embedder:
-        found = embedder.run([Document(content=text) for text in texts])["documents"]
-    same([document.embedding for document in found])
+        same(embedded(embedder, texts))
     with closing(OpenAITextEmbedder(**at)) as query:
         same([query.run(text)["embedding"] for text in texts])
+    cohere = CohereDocumentEmbedder(api_key=KEY, api_base_url=url, model="any", progress_bar=False)
+    cohere.warm_up()
+    with cohere._client:  # its own it would not close
+        same(embedded(cohere, texts))
 
 
-def check(ranker: Any, ranking: Ranking, top_n: int | None) -> None:
-    documents = [Document(content=text) for text in ranking.documents]
-    found = ranker.run(query=ranking.query, documents=documents)["documents"]
-    ranking.check([(ranking.documents.index(document.content), document.score) for document in found], top_n)
+def test_rankers_of_tei_jina_and_cohere(url: str, ranking: Ranking) -> None:
+    def check(ranker: Any, top_n: int | None) -> None:
+        documents = [Document(content=text) for text in ranking.documents]
+        found = ranker.run(query=ranking.query, documents=documents)["documents"]
+        ranking.check([(ranking.documents.index(document.content), document.score) for document in found], top_n)
 
-
-def test_ranker_of_tei(url: str, ranking: Ranking) -> None:
-    check(HuggingFaceTEIRanker(url=url, token=None, top_k=3), ranking, 3)
-
-
-def test_ranker_of_jina(url: str, ranking: Ranking) -> None:
-    check(JinaRanker(api_key=KEY, base_url=f"{url}/v1/rerank"), ranking, None)
-
-
-def test_ranker_of_cohere(url: str, ranking: Ranking) -> None:
-    ranker = CohereRanker(api_key=KEY, api_base_url=url, top_k=3)
-    ranker.warm_up()
-    with ranker._cohere_client:  # its own it would not close
-        check(ranker, ranking, 3)
-
-
-def test_cohere_s_embedder(url: str, same: Any, texts: list[str]) -> None:
-    embedder = CohereDocumentEmbedder(api_key=KEY, api_base_url=url, model="any", progress_bar=False)
-    embedder.warm_up()
-    with embedder._client:
-        found = embedder.run([Document(content=text) for text in texts])["documents"]
-    same([document.embedding for document in found])
+    check(HuggingFaceTEIRanker(url=url, token=None, top_k=3), 3)
+    check(JinaRanker(api_key=KEY, base_url=f"{url}/v1/rerank"), None)
+    cohere = CohereRanker(api_key=KEY, api_base_url=url, top_k=3)
+    cohere.warm_up()
+    with cohere._cohere_client:
+        check(cohere, 3)

@@ -19,23 +19,16 @@ def test_texts_and_queries(url: str, same: Any, texts: list[str]) -> None:
     same(asyncio.run(embeddings.aget_text_embedding_batch(texts)))
 
 
-def check(reranker: Any, ranking: Ranking) -> None:
-    nodes = [NodeWithScore(node=TextNode(text=text)) for text in ranking.documents]
-    found = reranker.postprocess_nodes(nodes, query_str=ranking.query)
-    ranking.check([(ranking.documents.index(entry.node.get_content()), entry.score) for entry in found], top_n=3)
+def test_rerankers_of_tei_jina_and_cohere(url: str, ranking: Ranking) -> None:
+    def check(reranker: Any) -> None:
+        nodes = [NodeWithScore(node=TextNode(text=text)) for text in ranking.documents]
+        found = reranker.postprocess_nodes(nodes, query_str=ranking.query)
+        ranking.check([(ranking.documents.index(entry.node.get_content()), entry.score) for entry in found], top_n=3)
 
-
-def test_reranker_of_tei(url: str, ranking: Ranking) -> None:
-    check(TextEmbeddingInference(base_url=url, top_n=3), ranking)
-
-
-def test_reranker_of_jina(url: str, ranking: Ranking) -> None:
-    reranker = JinaRerank(base_url=f"{url}/v1", api_key="none", top_n=3)
-    with reranker._session:  # its own it would not close
-        check(reranker, ranking)
-
-
-def test_reranker_of_cohere(url: str, ranking: Ranking) -> None:
-    reranker = CohereRerank(base_url=url, api_key="none", model="any", top_n=3)
-    with reranker._client:
-        check(reranker, ranking)
+    check(TextEmbeddingInference(base_url=url, top_n=3))
+    jina = JinaRerank(base_url=f"{url}/v1", api_key="none", top_n=3)
+    with jina._session:  # its own it would not close
+        check(jina)
+    cohere = CohereRerank(base_url=url, api_key="none", model="any", top_n=3)
+    with cohere._client:
+        check(cohere)

@@ -46,13 +46,10 @@ def test_tensors(
     assert ("data" in result.get_output("embeddings")) is not received
 
 
-def test_what_the_client_asks_by_default(
+def test_what_the_client_asks_by_default_and_at_once(
     client: triton.InferenceServerClient, model: str, same: Any, texts: list[str]
 ) -> None:
     same(client.infer(model, [tensor(texts)], model_version="1").as_numpy("embeddings"))
-
-
-def test_asynchronous_requests(client: triton.InferenceServerClient, model: str, same: Any, texts: list[str]) -> None:
     waiting = [client.async_infer(model, [tensor([text])]) for text in texts]
     same([each.get_result().as_numpy("embeddings")[0] for each in waiting])
 
