@@ -125,21 +125,6 @@ async def test_texts_and_outcomes_are_kept_nowhere_once_they_are_handed_over() -
         pytest.fail(f"still held: {held}")
 
 
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_many_requests_at_once_each_get_their_own(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
-    async def test() -> None:
-        with running(FakeBackend(), workers=3, max_queue_tokens=10**6, max_padding=0.3) as batcher:
-            requests = [[job(*range(i, i + 1 + (i + j) % 9)) for j in range(1 + i % 7)] for i in range(300)]
-            answers = await asyncio.wait_for(asyncio.gather(*map(batcher.submit, requests)), PATIENCE)
-            for jobs, results in zip(requests, answers, strict=True):
-                assert pooled(results) == [[one.input_ids.sum(), len(one.input_ids)] for one in jobs]
-            assert await batcher.submit([]) == []
-            assert (batcher.queued_texts, batcher.queued_tokens, batcher.oldest_age) == (0, 0, 0.0)
-            assert batcher.is_alive()
-
-    run(test())
-
-
 def test_serves_several_event_loops_at_once() -> None:
     with running(FakeBackend(), workers=2) as batcher:
         answers: dict[int, list[list[float]]] = {}
@@ -502,7 +487,10 @@ def test_before_the_start_nothing_is_taken_and_closing_closes_the_backend() -> N
     assert backend.is_closed
 
 
-async def test_everything_at_once_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_everything_at_once_leaves_nothing_behind(
+    run: Callable[[Coroutine[Any, Any, None]], None], caplog: pytest.LogCaptureFixture
+) -> None:
     """Requests that succeed, fail, kill their worker, expire and are cancelled, side by side."""
     caplog.set_level(logging.CRITICAL)
     backend = FakeBackend()
@@ -526,16 +514,18 @@ async def test_everything_at_once_leaves_nothing_behind(caplog: pytest.LogCaptur
         assert pooled(results) == [[one.input_ids.sum(), len(one.input_ids)] for one in jobs]
         return "ok"
 
-    with running(backend, workers=3, max_queue_tokens=10**6) as batcher:
-        outcomes = await asyncio.gather(*(one(batcher, index) for index in range(1, 600)))
-        assert (
-            {"ok", "CancelledError", "InferenceFailed"}
-            <= set(outcomes)
-            <= {"ok", "CancelledError", "InferenceFailed", "DeadlineExceeded"}
-        )
-        assert outcomes.count("ok") >= 100  # a dying worker takes whom it ran along, the rest of about 290 succeed
-        assert (batcher.queued_texts, batcher.queued_tokens) == (0, 0)
-        assert pooled(await batcher.submit([job(30)] * 50)) == [[30, 1]] * 50
+    async def test() -> None:
+        with running(backend, workers=3, max_queue_tokens=10**6) as batcher:
+            outcomes = await asyncio.gather(*(one(batcher, index) for index in range(1, 600)))
+            expected = {"ok", "CancelledError", "InferenceFailed"}
+            assert expected <= set(outcomes) <= expected | {"DeadlineExceeded"}
+            assert outcomes.count("ok") >= 100  # a dying worker takes whom it ran along, the rest of about 290 succeed
+            assert (batcher.queued_texts, batcher.queued_tokens, batcher.oldest_age) == (0, 0, 0.0)
+            assert pooled(await batcher.submit([job(30)] * 50)) == [[30, 1]] * 50
+            assert await batcher.submit([]) == []
+            assert batcher.is_alive()
+
+    run(test())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own on Linux only")
