@@ -12,6 +12,7 @@ from service.http.connection import ADMIN_CONNECTIONS, REFUSED_CONNECTIONS, Conn
 from tests.service.http.test_protocol import PROBE, error_code, read_answer, read_failure, request_bytes, send_in
 from tests.service.process import ServerProcess, fake_server, wait_until
 
+DESCRIPTORS = 32 + 3 + ADMIN_CONNECTIONS + REFUSED_CONNECTIONS
 REFUSED = (503, "1", "close", "too_many_connections")
 
 
@@ -21,19 +22,15 @@ def get(address: tuple[str, int], path: str) -> int:
         return read_answer(connection)[0]
 
 
-def take_slots(held: ExitStack, server: ServerProcess, count: int) -> None:
-    """Takes slots for as long as `held` lives: by requests whose last byte does not come."""
-    for _ in range(count):
-        held.enter_context(server.connect()).sendall(request_bytes({"inputs": "cat"})[:-1])
-
-
 @pytest.fixture(scope="module")
-def full_server(fake_artifact: Path) -> Iterator[ServerProcess]:
-    """Three slots, all taken."""
-    flags = ("--max-connections", "3", "--receive-timeout", "600")
-    with fake_server(fake_artifact, *flags).wait_until_ready() as server, ExitStack() as held:
-        take_slots(held, server, 3)
-        yield server
+def full(fake_artifact: Path) -> Iterator[tuple[ServerProcess, ExitStack]]:
+    """Three slots, all taken until the stack is closed: by requests whose last byte does not come. Few descriptors."""
+    flags = ("--max-connections", "3", "--receive-timeout", "600", "--admin-port", "0")
+    server = fake_server(fake_artifact, *flags, FAKE_DESCRIPTORS=str(DESCRIPTORS))
+    with server.wait_until_ready(), ExitStack() as held:
+        for _ in range(3):
+            held.enter_context(server.connect()).sendall(request_bytes({"inputs": "cat"})[:-1])
+        yield server, held
 
 
 @pytest.mark.parametrize("pieces", [1, 9])
@@ -42,48 +39,39 @@ def full_server(fake_artifact: Path) -> Iterator[ServerProcess]:
     [request_bytes({"inputs": "cat"}), request_bytes({"inputs": "cat"}, "Connection: Upgrade", "Upgrade: h2c"), PROBE],
     ids=["encode", "upgrade", "probe"],
 )
-def test_clients_beyond_the_limit_are_told_so_and_closed(full_server: ServerProcess, sent: bytes, pieces: int) -> None:
-    with full_server.connect() as connection:
+def test_clients_beyond_the_limit_are_told_so_and_closed(
+    full: tuple[ServerProcess, ExitStack], sent: bytes, pieces: int
+) -> None:
+    with full[0].connect() as connection:
         send_in(connection, sent, pieces)
         status, headers, body = read_answer(connection)
         assert (status, headers["retry-after"], headers["connection"], error_code(body)) == REFUSED
         assert connection.recv(1) == b""
 
 
-def test_the_admin_port_has_slots_and_routes_of_its_own(fake_artifact: Path) -> None:
-    with fake_server(fake_artifact, "--max-connections", "1", "--admin-port", "0").wait_until_ready() as server:
-        admin = server.admin_address
-        with ExitStack() as held, ExitStack() as scrapers:
-            take_slots(held, server, 1)
-            for _ in range(2):
-                scraper = scrapers.enter_context(socket.create_connection(admin, timeout=10))
-                scraper.sendall(PROBE)
-                assert read_answer(scraper)[0] == 200
-            with server.connect() as connection:
-                connection.sendall(request_bytes({"inputs": "cat"}))
-                assert read_answer(connection)[0] == 503
-            for path in ("/metrics", "/docs", "/openapi.json", "/healthz", "/readyz"):
-                assert get(admin, path) == 200, path
-            for path in ("/info", "/"):
-                assert get(admin, path) == 404, path
-        with socket.create_connection(admin, timeout=10):  # and the slot of the one that is gone is free
-            wait_until(lambda: server.request("GET", "/info")[0] == 200)
+def test_refused_clients_that_hold_on_keep_no_probe_out(full: tuple[ServerProcess, ExitStack]) -> None:
+    """Each of them costs a descriptor, of which there are few."""
+    server, _ = full
+    with ExitStack() as refused:
+        for _ in range(DESCRIPTORS):
+            client = refused.enter_context(server.connect())
+            assert get(server.admin_address, "/healthz") == 200
+        assert read_answer(client)[0] == 503
+
+
+def test_the_admin_port_has_slots_and_routes_of_its_own(full: tuple[ServerProcess, ExitStack]) -> None:
+    server, held = full
+    with socket.create_connection(server.admin_address, timeout=60) as scraper:
+        for path in ("/metrics", "/docs", "/openapi.json", "/healthz", "/readyz"):
+            assert get(server.admin_address, path) == 200, path
+        for path in ("/info", "/"):
+            assert get(server.admin_address, path) == 404, path
+        held.close()  # the slot of one that is gone is free, and a scraper's is another
+        wait_until(lambda: server.request("GET", "/info")[0] == 200)
         for path, status in (("/metrics", 404), ("/docs", 404), ("/openapi.json", 404), ("/", 200), ("/readyz", 200)):
             assert server.request("GET", path)[0] == status, path
-
-
-def test_refused_clients_that_hold_on_keep_no_probe_out(fake_artifact: Path) -> None:
-    """Each of them costs a descriptor, of which there are few."""
-    flags, descriptors = ("--max-connections", "4", "--admin-port", "0"), 32 + 4 + 64 + 64
-    with fake_server(fake_artifact, *flags, FAKE_DESCRIPTORS=str(descriptors)).wait_until_ready() as server:
-        admin = server.admin_address
-        with ExitStack() as held:
-            take_slots(held, server, 4)
-            for _ in range(descriptors - 4):
-                client = held.enter_context(server.connect())
-                assert get(admin, "/healthz") == 200
-            assert read_answer(client)[0] == 503
-        wait_until(lambda: server.request("GET", "/healthz")[0] == 200)
+        scraper.sendall(PROBE)
+        assert read_answer(scraper)[0] == 200
 
 
 def test_clients_that_ask_for_nothing_make_room(fake_artifact: Path) -> None:

@@ -255,7 +255,7 @@ def test_a_real_queue_refuses_early(fake_artifact: Path) -> None:
     slow = {"FAKE_QUEUE_DELAY": "0", "FAKE_RUN_SECONDS": "0.05"}  # of equal requests sixteen may wait
     with fake_server(fake_artifact, "--max-batch-tokens", "32", **slow).wait_until_ready() as server:
         requests = [Request(request_bytes({"inputs": ["cat"] * 16}), texts=16, tokens=48)]
-        tally = run_closed_loop(Address(*server.address), requests, connections=60, seconds=2, warmup=0)
+        tally = run_closed_loop(Address(*server.address), requests, connections=60, seconds=1, warmup=0)
         server.wait_for_line("requests refused early")
         assert set(tally.statuses) <= {200, 429}
         assert tally.with_retry_after == tally.refused
