@@ -133,19 +133,10 @@ def tokenizer() -> "Tokenizer":
 @pytest.fixture
 def tiny_checkpoint(tokenizer: "Tokenizer") -> "Checkpoint":
     """A randomly initialised network: layers differ in heads, one of them has none, and d_k is not d_v."""
-    from export.checkpoint import Checkpoint
-    from model.artifact import Defaults, Source
     from model.encoder import Encoder
-    from tests.networks import TINY, draw_weights
+    from tests.networks import TINY, draw_weights, tiny_network
 
-    return Checkpoint(
-        name="tiny",
-        source=Source(id="tiny", revision=None, sha256="0" * 64),
-        encoder=draw_weights(Encoder(TINY)),
-        tokenizer=tokenizer,
-        defaults=Defaults(pooling="mean", normalize=True, prompts={}, default_prompt_name=None),
-        max_sequence_length=TINY.max_positions,
-    )
+    return tiny_network(draw_weights(Encoder(TINY)), tokenizer)
 
 
 @pytest.fixture

@@ -1,18 +1,25 @@
 """Small networks that several tests build."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
-from export.texts import TextBatch
+from export.texts import Inputs, TextBatch, graph_inputs
+from model.artifact import Defaults, Source
 from model.config import EncoderConfig
 from model.encoder import Encoder
+
+if TYPE_CHECKING:
+    from export.checkpoint import Checkpoint
 
 WORDS = (
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]"),
@@ -73,6 +80,20 @@ def tiny_tokenizer() -> Tokenizer:
     return made
 
 
+def tiny_network(encoder: Encoder, tokenizer: Tokenizer, name: str = "tiny") -> "Checkpoint":
+    """A checkpoint of a network for embeddings, normalised."""
+    from export.checkpoint import Checkpoint  # noqa: PLC0415 - every family, which most users of this module do not read
+
+    return Checkpoint(
+        name=name,
+        source=Source(id=name, revision=None, sha256="0" * 64),
+        encoder=encoder,
+        tokenizer=tokenizer,
+        defaults=Defaults(pooling="mean", normalize=True, prompts={}, default_prompt_name=None),
+        max_sequence_length=encoder.config.max_positions,
+    )
+
+
 def random_batches(seed: int, count: int = 8) -> list[TextBatch]:
     """Eight rows of up to 12 of the tiny network's tokens a batch."""
     generator = torch.Generator().manual_seed(seed)
@@ -80,3 +101,13 @@ def random_batches(seed: int, count: int = 8) -> list[TextBatch]:
         TextBatch(torch.randint(0, 48, (8, 12), generator=generator), torch.randint(1, 13, (8,), generator=generator))
         for _ in range(count)
     ]
+
+
+def batch_of(
+    config: EncoderConfig, rows: Sequence[NDArray[np.integer]], padding: int = 0, layers: Collection[int] = ()
+) -> Inputs:
+    """Rows of ids as a graph reads them, with this much padding behind the longest, whose ids must not matter."""
+    ids = np.full((len(rows), max(map(len, rows)) + padding), 7)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row
+    return graph_inputs(config, ids, np.array([len(row) for row in rows]), layers=layers)

@@ -1,6 +1,9 @@
 """The tiny network's graph; a planted network with its tokenizer, and a corpus for it."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import onnx_ir
 import pytest
@@ -8,10 +11,10 @@ from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
 from export.graph import trace
-from model.artifact import GRAPH, TOKENIZER, Defaults, Manifest, Source, describe_files, write_manifest
+from model.artifact import GRAPH, TOKENIZER, Manifest, describe_files, write_manifest
 from model.encoder import Encoder
-from tests.networks import TINY, draw_weights
-from tests.planted import POSITIONS, draw_texts, plant, write_pairs
+from tests.networks import TINY, draw_weights, tiny_network
+from tests.planted import draw_texts, plant, write_pairs
 
 
 @pytest.fixture(scope="session")
@@ -24,14 +27,7 @@ def tiny_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def planted(tokenizer: Tokenizer) -> Checkpoint:
-    return Checkpoint(
-        name="planted",
-        source=Source(id="planted", revision=None, sha256="0" * 64),
-        encoder=plant(),
-        tokenizer=tokenizer,
-        defaults=Defaults(pooling="mean", normalize=True, prompts={}, default_prompt_name=None),
-        max_sequence_length=POSITIONS,
-    )
+    return tiny_network(plant(), tokenizer, name="planted")
 
 
 @pytest.fixture(scope="session")
@@ -73,6 +69,26 @@ def _head(place: int, distance: int) -> int:
 
 def _relation(place: int, distance: int) -> str:
     return "root" if place == 1 else "same:first" if place == distance + 2 else "prior"
+
+
+def write_json(path: Path, content: object) -> Path:
+    """Writes a file, and its folder if there is none; returns the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path.parent
+
+
+def change_json(path: Path, **settings: Any) -> Path:
+    """Changes a file's settings, None for one that goes; returns the folder."""
+    content = {**json.loads(path.read_text()), **settings}
+    return write_json(path, {name: value for name, value in content.items() if value is not None})
+
+
+def write_modules(folder: Path, modules: Mapping[str, str]) -> Path:
+    """modules.json of these classes by their paths, sentence-transformers' own if no package is named."""
+    kinds = {path: kind if "." in kind else f"sentence_transformers.models.{kind}" for path, kind in modules.items()}
+    entries = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(kinds.items())]
+    return write_json(folder / "modules.json", entries)
 
 
 def write_artifact(directory: Path, checkpoint: Checkpoint) -> Path:

@@ -3,7 +3,6 @@
 The merge is written down here, an output and an input at a time.
 """
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,10 @@ from transformers import AutoModel
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.errors import ExportError
 from export.sources import Folder
-from tests.family_models import MODELS, draw, ids_and_types, save
+from tests.export.conftest import write_json, write_modules
+from tests.family_models import NAMED, draw, ids_and_types, save
 
-MODEL = next(model for model in MODELS if model.name == "qwen3")
+MODEL = NAMED["qwen3"]
 MODULES = ("layers.0.self_attn.q_proj", "layers.1.self_attn.q_proj", "layers.2.mlp.down_proj", "embed_tokens")
 CONFIG = {  # what a published file says besides
     "peft_type": "LORA",
@@ -40,8 +40,7 @@ CONFIG = {  # what a published file says besides
 
 def write_adapter(folder: Path, weights: dict[str, Tensor], **settings: Any) -> dict[str, tuple[Tensor, Tensor]]:
     """Saves an adapter of rank 3 for the modules; returns A and B of each."""
-    folder.mkdir(parents=True)
-    (folder / "adapter_config.json").write_text(json.dumps({**CONFIG, **settings}))
+    write_json(folder / "adapter_config.json", {**CONFIG, **settings})
     generator = torch.Generator().manual_seed(1)
     pairs, stored = {}, {}
     for module in MODULES:
@@ -96,11 +95,8 @@ def test_an_adapter_is_merged(base: Path, tmp_path: Path, settings: dict[str, An
 
 
 def test_adapters_in_the_networks_folder_are_named(base: Path) -> None:
-    own, pooling = "custom_st.Transformer", "sentence_transformers.models.Pooling"
-    modules = [{"type": own, "path": ""}, {"type": pooling, "path": "1_Pooling"}]
-    (base / "modules.json").write_text(json.dumps(modules))
-    (base / "1_Pooling").mkdir()
-    (base / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
+    write_modules(base, {"": "custom_st.Transformer", "1_Pooling": "Pooling"})
+    write_json(base / "1_Pooling" / "config.json", {"pooling_mode_lasttoken": True})
     with pytest.raises(ExportError, match="names custom_st.Transformer: a module with code of its own"):
         read(base, None)
     weights = load_file(base / "model.safetensors")
@@ -117,8 +113,7 @@ def test_adapters_in_the_networks_folder_are_named(base: Path) -> None:
     ("settings", "message"),
     [
         ({"use_dora": True}, "says use_dora: plain LoRA is merged, and nothing else"),
-        ({"modules_to_save": ["norm"]}, "says modules_to_save: plain LoRA"),
-        ({"a_setting_to_come": 1}, "says a_setting_to_come: plain LoRA"),
+        ({"modules_to_save": ["norm"], "a_setting_to_come": 1}, "says a_setting_to_come, modules_to_save: plain LoRA"),
         ({"bias": "lora_only"}, "bias 'lora_only': 'none' is supported"),
         ({"peft_type": "IA3"}, "peft_type 'IA3': 'LORA' is supported"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa': True, False, 'gaussian' is supported"),

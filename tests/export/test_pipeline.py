@@ -1,4 +1,4 @@
-import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from export.checkpoint import read_checkpoint
 from export.errors import ExportError, SourceError, UnsupportedModel
 from export.pipeline import read_pipeline
 from export.sources import Folder, read_json
+from tests.export.conftest import change_json, write_json
 
 TRANSFORMER = {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
 POOLING = {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
@@ -20,42 +21,42 @@ NORMALIZE = {"path": "3_Normalize", "type": "sentence_transformers.base.modules.
 TANH = "torch.nn.modules.activation.Tanh"
 
 
-def write(folder: Path, name: str, data: object) -> None:
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(data))
-
-
 PLAIN = [TRANSFORMER, POOLING]
 
 
 def sentence_transformer(
     folder: Path, modules: list[dict[str, Any]] = PLAIN, pooling: dict[str, Any] | None = None
 ) -> Path:
-    write(folder, "modules.json", modules)
-    write(folder, "1_Pooling/config.json", pooling or {"pooling_mode_mean_tokens": True})
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "1_Pooling/config.json", pooling or {"pooling_mode_mean_tokens": True})
     return folder
 
 
 def dense(folder: Path, **change: object) -> None:
-    config = {"in_features": 4, "out_features": 3, "bias": True, "activation_function": TANH, **change}
-    write(folder, "2_Dense/config.json", config)
+    write_json(folder / "2_Dense/config.json", {"in_features": 4, "bias": True, "activation_function": TANH})
+    change_json(folder / "2_Dense/config.json", **{"out_features": 3, **change})
     tensors = {"linear.weight": torch.ones(3, 4), "linear.bias": torch.zeros(3)}
     save_file(tensors, folder / "2_Dense" / "model.safetensors")
 
 
-def test_a_plain_folder_gets_mean_pooling_and_no_normalisation(tmp_path: Path) -> None:
+def test_a_plain_folder_gets_mean_pooling_no_normalisation_and_its_tokenizers_length(tmp_path: Path) -> None:
     pipeline = read_pipeline(tmp_path)
     assert (pipeline.pooling, pipeline.normalize, pipeline.dense) == ("mean", False, ())
     assert pipeline.max_sequence_length is None
+    write_json(tmp_path / "tokenizer_config.json", {"model_max_length": 256})
+    assert read_pipeline(tmp_path).max_sequence_length == 256
 
 
 def test_reads_every_module(tmp_path: Path) -> None:
     sentence_transformer(tmp_path, [TRANSFORMER, POOLING, DENSE, NORMALIZE], {"pooling_mode_cls_token": True})
     dense(tmp_path)
-    write(tmp_path, "sentence_bert_config.json", {"max_seq_length": 77, "do_lower_case": True})
+    text = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+    kept = {"transformer_task": "feature-extraction", "modality_config": text, "module_output_name": "token_embeddings"}
+    harmless = {"model_args": {"torch_dtype": "float16"}, "config_args": {"trust_remote_code": True}}
+    settings = {"max_seq_length": 77, "do_lower_case": True, "processing_kwargs": None, **kept, **harmless}
+    write_json(tmp_path / "sentence_bert_config.json", settings)
     prompts = {"prompts": {"query": "query: ", "none": None}, "default_prompt_name": "query"}
-    write(tmp_path, "config_sentence_transformers.json", prompts)
+    write_json(tmp_path / "config_sentence_transformers.json", prompts)
     pipeline = read_pipeline(tmp_path)
     assert pipeline.pooling == "cls"
     assert pipeline.normalize
@@ -66,22 +67,17 @@ def test_reads_every_module(tmp_path: Path) -> None:
     assert (pipeline.prompts, pipeline.default_prompt_name) == ({"query": "query: "}, "query")
 
 
-def test_the_length_may_stand_with_the_tokenizer(tmp_path: Path) -> None:
-    write(tmp_path, "tokenizer_config.json", {"model_max_length": 256})
-    assert read_pipeline(tmp_path).max_sequence_length == 256
-
-
 def test_without_modules_only_the_tokenizers_length_counts(bert_folder: Path) -> None:
-    write(bert_folder, "tokenizer_config.json", {"model_max_length": 32, "tokenizer_class": "BertTokenizer"})
-    write(bert_folder, "sentence_bert_config.json", {"max_seq_length": 9, "do_lower_case": True})
-    write(bert_folder, "config_sentence_transformers.json", {"prompts": {"query": "the cat"}, "truncate_dim": 4})
+    write_json(bert_folder / "tokenizer_config.json", {"model_max_length": 32, "tokenizer_class": "BertTokenizer"})
+    write_json(bert_folder / "sentence_bert_config.json", {"max_seq_length": 9, "do_lower_case": True})
+    write_json(bert_folder / "config_sentence_transformers.json", {"prompts": {"query": "the cat"}, "truncate_dim": 4})
     theirs, ours = SentenceTransformer(str(bert_folder), device="cpu"), read_pipeline(bert_folder)
     assert ours.max_sequence_length == theirs.max_seq_length == 32
     assert not ours.do_lower_case
     assert not theirs[0].do_lower_case
     assert (ours.prompts, any(theirs.prompts.values()), theirs.truncate_dim) == ({}, False, None)
     sentence_transformer(bert_folder, PLAIN, {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True})
-    write(bert_folder, "config_sentence_transformers.json", {"prompts": {"query": "the cat"}})
+    write_json(bert_folder / "config_sentence_transformers.json", {"prompts": {"query": "the cat"}})
     theirs, ours = SentenceTransformer(str(bert_folder), device="cpu"), read_pipeline(bert_folder)
     assert ours.max_sequence_length == theirs.max_seq_length == 9
     assert ours.prompts["query"] == theirs.prompts["query"]
@@ -105,7 +101,7 @@ def test_whether_vectors_are_answered_at_length_1(
     bert_folder: Path, modules: list[Any], named: str | None, asked: bool | None, expected: Any
 ) -> None:
     sentence_transformer(bert_folder, modules)
-    write(bert_folder, "config_sentence_transformers.json", {"similarity_fn_name": named})
+    write_json(bert_folder / "config_sentence_transformers.json", {"similarity_fn_name": named})
     if isinstance(expected, str):
         with pytest.raises(UnsupportedModel, match=expected):
             read_checkpoint(Folder(bert_folder, "bert"), normalize=asked)
@@ -132,36 +128,22 @@ OTHER = {"path": "x", "type": "sentence_transformers.models.LayerNorm"}
 LAYERED = [TRANSFORMER, POOLING, DENSE]
 Change = dict[str, Any]
 WRONG: list[tuple[list[dict[str, Any]], Change, Change, str]] = [  # modules, settings of pooling and of the dense layer
-    (
-        PLAIN,
-        {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
-        {},
-        "pooling cls.mean is not supported",
-    ),
+    (PLAIN, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, {}, "pooling cls.mean is not supp"),
     (PLAIN, {"pooling_mode": "weightedmean"}, {}, "pooling weightedmean is not supported"),
     (PLAIN, {"pooling_mode": "mean", "include_prompt": False}, {}, "leaves out the prompt"),
     ([POOLING, TRANSFORMER], {}, {}, "expected Transformer, Pooling"),
     ([*PLAIN, OTHER], {}, {}, "module LayerNorm is not supported"),
     ([*PLAIN, NORMALIZE, NORMALIZE], {}, {}, "several modules Normalize"),
     ([*PLAIN, NORMALIZE, DENSE], {}, {}, "Dense layer after Normalize"),
-    (
-        [{"path": "", "type": "custom_st.Transformer"}, POOLING],
-        {},
-        {},
-        "names custom_st.Transformer: a module with code",
-    ),
+    ([{"path": "", "type": "custom_st.Transformer"}, POOLING], {}, {}, "names custom_st.Transformer: a module with"),
     ([{"path": ""}], {}, {}, "is malformed"),
     ([TRANSFORMER, {**POOLING, "path": 1}], {}, {}, "is malformed"),
     ([TRANSFORMER, {**POOLING, "path": "../x"}], {}, {}, r"names \.\./x, which is outside the folder"),
     ([{**TRANSFORMER, "path": "/tmp"}, POOLING], {}, {}, "names /tmp, which is outside the folder"),  # noqa: S108 - a name
-    (
-        LAYERED,
-        {},
-        {"activation_function": "torch.nn.modules.activation.Softplus"},
-        "dense activation .*Softplus is not",
-    ),
+    (LAYERED, {}, {"activation_function": "torch.nn.Softplus"}, "dense activation .*Softplus is not"),
     (LAYERED, {}, {"activation_function": "mine.Identity"}, "dense activation mine.Identity is not supported"),
     (LAYERED, {}, {"use_residual": True}, "with a residual"),
+    (LAYERED, {}, {"out_features": None}, "2_Dense is malformed: KeyError"),
     (LAYERED, {}, {"module_input_name": "token_embeddings"}, "anything but the pooled vector"),
 ]
 
@@ -182,62 +164,43 @@ def test_refuses_json_that_is_no_object(tmp_path: Path, content: str, message: s
         read_json(tmp_path / "a.json")
 
 
-@pytest.mark.parametrize("length", ['"32"', "true", "32.5", "Infinity", "NaN"])
-def test_refuses_a_length_that_is_no_whole_number(tmp_path: Path, length: str) -> None:
-    (tmp_path / "sentence_bert_config.json").write_text(f'{{"max_seq_length": {length}}}')
-    with pytest.raises(SourceError, match="expected a whole number"):
-        read_pipeline(sentence_transformer(tmp_path))
+def test_a_length_is_a_whole_number(tmp_path: Path) -> None:
+    sentence_transformer(tmp_path)
+    for wrong in ("32", True, 32.5, math.inf, math.nan):
+        write_json(tmp_path / "sentence_bert_config.json", {"max_seq_length": wrong})
+        with pytest.raises(SourceError, match="expected a whole number"):
+            read_pipeline(tmp_path)
+    for length, expected in ((32.0, 32), (1e30, int(1e30)), (None, None)):
+        write_json(tmp_path / "sentence_bert_config.json", {"max_seq_length": length})
+        found = read_pipeline(tmp_path).max_sequence_length
+        assert (found, type(found)) == (expected, type(expected))
 
 
-@pytest.mark.parametrize(("length", "expected"), [("32.0", 32), ("1e30", int(1e30)), ("null", None)])
-def test_a_whole_length_is_an_integer(tmp_path: Path, length: str, expected: int | None) -> None:
-    (tmp_path / "tokenizer_config.json").write_text(f'{{"model_max_length": {length}}}')
-    found = read_pipeline(tmp_path).max_sequence_length
-    assert (found, type(found)) == (expected, type(expected))
-
-
-def test_refuses_a_malformed_module(tmp_path: Path) -> None:
-    dense(tmp_path)
-    write(tmp_path, "2_Dense/config.json", {})
-    with pytest.raises(SourceError, match="2_Dense is malformed: KeyError"):
-        read_pipeline(sentence_transformer(tmp_path, [TRANSFORMER, POOLING, DENSE]))
-
-
-@pytest.mark.parametrize("kind", ["roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"])
-def test_reads_the_settings_under_every_name_they_had(tmp_path: Path, kind: str) -> None:
-    write(tmp_path, f"sentence_{kind}_config.json", {"max_seq_length": 16, "do_lower_case": True})
-    write(tmp_path, "sentence_bert_config.json", {})
+def test_reads_the_settings_under_every_name_they_had(tmp_path: Path) -> None:
+    write_json(tmp_path / "sentence_xlnet_config.json", {"max_seq_length": 16, "do_lower_case": True})
+    write_json(tmp_path / "sentence_bert_config.json", {})
     pipeline = read_pipeline(sentence_transformer(tmp_path))
     assert (pipeline.max_sequence_length, pipeline.do_lower_case) == (16, True)
-    write(tmp_path, "sentence_bert_config.json", {"max_seq_length": 8})
+    write_json(tmp_path / "sentence_bert_config.json", {"max_seq_length": 8})
     assert read_pipeline(sentence_transformer(tmp_path)).max_sequence_length == 8
 
 
 def test_a_dense_layer_that_names_no_activation_has_that_of_its_class(tmp_path: Path) -> None:
-    dense(tmp_path)
-    write(tmp_path, "2_Dense/config.json", {"in_features": 4, "out_features": 3})
+    dense(tmp_path, bias=None, activation_function=None)
     assert isinstance(Dense.load(str(tmp_path / "2_Dense")).activation_function, torch.nn.Tanh)
     pipeline = read_pipeline(sentence_transformer(tmp_path, [TRANSFORMER, POOLING, DENSE]))
     (layer,) = pipeline.dense
     assert layer[:3] == (3, True, "tanh")
 
 
-@pytest.mark.parametrize("name", ["module_input_name", "module_output_name"])
-def test_normalize_is_of_the_pooled_vector_or_refused(tmp_path: Path, name: str) -> None:
+def test_normalize_is_of_the_pooled_vector_or_refused(tmp_path: Path) -> None:
     sentence_transformer(tmp_path, [TRANSFORMER, POOLING, NORMALIZE])
-    write(tmp_path, "3_Normalize/config.json", {name: "sentence_embedding"})
-    assert read_pipeline(tmp_path).normalize
-    write(tmp_path, "3_Normalize/config.json", {name: "token_embeddings"})
-    with pytest.raises(UnsupportedModel, match="a Normalize module on anything but the pooled vector"):
-        read_pipeline(tmp_path)
-
-
-def test_takes_settings_that_change_nothing(tmp_path: Path) -> None:
-    text = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
-    kept = {"transformer_task": "feature-extraction", "modality_config": text, "module_output_name": "token_embeddings"}
-    arguments = {"model_args": {"torch_dtype": "float16"}, "config_args": {"trust_remote_code": True}}
-    write(tmp_path, "sentence_bert_config.json", {**kept, **arguments, "max_seq_length": 9, "processing_kwargs": None})
-    assert read_pipeline(sentence_transformer(tmp_path)).max_sequence_length == 9
+    for name in ("module_input_name", "module_output_name"):
+        write_json(tmp_path / "3_Normalize/config.json", {name: "sentence_embedding"})
+        assert read_pipeline(tmp_path).normalize
+        write_json(tmp_path / "3_Normalize/config.json", {name: "token_embeddings"})
+        with pytest.raises(UnsupportedModel, match="a Normalize module on anything but the pooled vector"):
+            read_pipeline(tmp_path)
 
 
 WRONG_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
@@ -253,10 +216,7 @@ WRONG_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "sentence_bert_config.json": [
         ({"transformer_task": "fill-mask"}, "transformer_task 'fill-mask': 'feature-extraction' is supported"),
         ({"module_output_name": "sentence_embedding"}, "module_output_name 'sentence_embedding'"),
-        (
-            {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},
-            "modality_config",
-        ),
+        ({"modality_config": {"text": {"method": "forward", "method_output_name": "pooler"}}}, "modality_config"),
         ({"processing_kwargs": {"text": {"max_length": 5}}}, "processing_kwargs {'text': {'max_length': 5}}"),
         ({"tokenizer_args": {"model_max_length": 5}}, "tokenizer_args with model_max_length is not supported"),
         ({"config_kwargs": {"hidden_act": "relu"}}, "config_kwargs with hidden_act is not supported"),
@@ -271,6 +231,6 @@ WRONG_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
 def test_refuses_settings_it_would_not_reproduce(
     tmp_path: Path, name: str, settings: dict[str, Any], message: str
 ) -> None:
-    write(tmp_path, name, settings)
+    write_json(tmp_path / name, settings)
     with pytest.raises(ExportError, match=message):
         read_pipeline(sentence_transformer(tmp_path))

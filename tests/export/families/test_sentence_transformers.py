@@ -1,6 +1,5 @@
 """Whole folders of sentence-transformers, tokenizer and prompts included, against sentence-transformers."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ from sentence_transformers import SentenceTransformer
 from torch.nn.functional import normalize
 
 from export.checkpoint import Checkpoint
-from tests.family_models import MODELS, draw, read, save
+from tests.export.conftest import write_json, write_modules
+from tests.family_models import NAMED, draw, read, save
 
 TEXTS = [
     "The cats sat on the mats, unbelievably tokenised.",
@@ -52,33 +52,24 @@ CASES: dict[str, dict[str, Any]] = {
 
 def build(name: str, folder: Path) -> Path:
     """A folder as sentence-transformers stores it."""
-    model, case = next(model for model in MODELS if model.name == name), CASES[name]
+    model, case = NAMED[name], CASES[name]
     longer = {} if name == "t5" else {"max_position_embeddings": LONGEST}
     save(draw(model, **longer), model, folder)
-    kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    kinds += [(f"{index}_Dense", "Dense") for index in range(2, 2 + len(case["dense"]))]
-    kinds.append((f"{len(kinds)}_Normalize", "Normalize"))
-    modules: list[dict[str, Any]] = [
-        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for index, (path, kind) in enumerate(kinds)
-    ]
-    write(folder, "modules.json", modules)
-    write(folder, "tokenizer_config.json", {**case["tokenizer"], "model_max_length": LONGEST})
-    write(folder, "config_sentence_transformers.json", {"prompts": {"query": PROMPT}, "default_prompt_name": None})
-    write(folder, "1_Pooling/config.json", {"word_embedding_dimension": 32, "pooling_mode": case["pooling"]})
+    dense = {f"{index}_Dense": "Dense" for index in range(2, 2 + len(case["dense"]))}
+    write_modules(folder, {"": "Transformer", "1_Pooling": "Pooling", **dense, "9_Normalize": "Normalize"})
+    write_json(folder / "tokenizer_config.json", {**case["tokenizer"], "model_max_length": LONGEST})
+    write_json(
+        folder / "config_sentence_transformers.json", {"prompts": {"query": PROMPT}, "default_prompt_name": None}
+    )
+    write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": 32, "pooling_mode": case["pooling"]})
     generator = torch.Generator().manual_seed(0)
     for index, (size, out) in enumerate(case["dense"]):
         settings = {"in_features": size, "out_features": out, "bias": False, "activation_function": IDENTITY}
-        write(folder, f"{index + 2}_Dense/config.json", settings)
+        write_json(folder / f"{index + 2}_Dense/config.json", settings)
         weight = torch.randn(out, size, generator=generator)
         save_file({"linear.weight": weight}, folder / f"{index + 2}_Dense" / "model.safetensors")
-    (folder / modules[-1]["path"]).mkdir()
+    (folder / "9_Normalize").mkdir()
     return folder
-
-
-def write(folder: Path, name: str, content: Any) -> None:
-    (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).write_text(json.dumps(content))
 
 
 def embed(checkpoint: Checkpoint, text: str) -> torch.Tensor:

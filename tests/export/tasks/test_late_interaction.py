@@ -26,26 +26,21 @@ from export.texts import graph_inputs, run_encoder
 from model.artifact import GRAPH
 from model.config import EncoderConfig
 from model.config_parts import ConfigError, MultiVectorSettings, QueryExpansion
-from tests.family_models import MODELS, draw, read, save
+from tests.export.conftest import change_json, write_json, write_modules
+from tests.family_models import NAMED, draw, read, save
 from tests.networks import TINY
 
 TOLERANCE = 1e-5
 QUERY_LENGTH, DOCUMENT_LENGTH, WIDE, SIZE = 9, 20, 24, 6
 TEXTS = ["a", "The cats sat, on the mats.", "lower newest wider: abc123!", " ".join(["unbelievably wide cats"] * 20)]
-NETWORKS = {model.name: model for model in MODELS if model.name in ("bert", "xlm-roberta", "modernbert")}
 SPECIAL = {"bert": ("[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"), "other": ("<s>", "</s>", "<pad>", "<unk>", "<mask>")}
 CLASSES = {"bert": "BertTokenizer", "xlm-roberta": "XLMRobertaTokenizer", "modernbert": "PreTrainedTokenizerFast"}
-
-
-def write(path: Path, content: Any) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content))
 
 
 def draw_folder(name: str, folder: Path, **settings: Any) -> Path:
     """A network with a tokenizer that has the markers of both forms."""
     more = {"vocab_size": 404, "local_attention": 24} if name == "modernbert" else {"vocab_size": 404}
-    save(draw(NETWORKS[name], **more, **settings), NETWORKS[name], folder)
+    save(draw(NAMED[name], **more, **settings), NAMED[name], folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.add_tokens(["[Q] ", "[D] ", "[unused0]", "[unused1]"])
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -53,7 +48,7 @@ def draw_folder(name: str, folder: Path, **settings: Any) -> Path:
     tokens = dict(zip(roles, SPECIAL.get(name, SPECIAL["other"]), strict=True))
     if name == "xlm-roberta":
         tokens |= {"bos_token": "<s>", "eos_token": "</s>"}
-    write(folder / "tokenizer_config.json", {"tokenizer_class": CLASSES[name], "model_max_length": 40, **tokens})
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": CLASSES[name], "model_max_length": 40, **tokens})
     return folder
 
 
@@ -64,29 +59,26 @@ def matrix(seed: int, *shape: int) -> torch.Tensor:
 def stanford(name: str, folder: Path, *, attend: bool) -> Path:
     """As colbertv2.0: one file of weights, the dense layer in it, and artifact.metadata."""
     draw_folder(name, folder)
-    described = json.loads((folder / "config.json").read_text())
-    write(folder / "config.json", {**described, "architectures": ["HF_ColBERT"]})
+    change_json(folder / "config.json", architectures=["HF_ColBERT"])
     weights = load_file(folder / "model.safetensors")
     save_file({**weights, "linear.weight": matrix(1, SIZE, 32)}, folder / "model.safetensors", {"format": "pt"})
     metadata = {"query_maxlen": QUERY_LENGTH, "doc_maxlen": DOCUMENT_LENGTH, "attend_to_mask_tokens": attend}
-    write(folder / "artifact.metadata", metadata)
+    write_json(folder / "artifact.metadata", metadata)
     return folder
 
 
 def pylate(name: str, folder: Path, *, attend: bool, **settings: Any) -> Path:
     """As GTE-ModernColBERT and mxbai-edge-colbert: a chain of dense layers with residuals and their settings."""
     draw_folder(name, folder, **settings)
-    modules = [("", "sentence_transformers.models.Transformer")]
-    modules += [(f"{index}_Dense", "pylate.models.Dense.Dense") for index in (1, 2, 3)]
-    entries = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules)]
-    write(folder / "modules.json", entries)
+    dense = {f"{index}_Dense": "pylate.models.Dense.Dense" for index in (1, 2, 3)}
+    write_modules(folder, {"": "Transformer", **dense})
     for index, (size, out, act) in enumerate(
         ((32, WIDE, "GELU"), (WIDE, WIDE, "Identity"), (WIDE, SIZE, "Identity")), 1
     ):
         kind = "activation.GELU" if act == "GELU" else "linear.Identity"
         config = {"in_features": size, "out_features": out, "bias": index == 1, "use_residual": index < 3}
         place = folder / f"{index}_Dense"
-        write(place / "config.json", {**config, "activation_function": f"torch.nn.modules.{kind}"})
+        write_json(place / "config.json", {**config, "activation_function": f"torch.nn.modules.{kind}"})
         state = {"linear.weight": matrix(index, out, size)} | ({"linear.bias": matrix(7, out)} if index == 1 else {})
         state |= {"residual.weight": matrix(8, out, size)} if index == 1 else {}
         save_file(state, place / "model.safetensors")
@@ -100,8 +92,8 @@ def pylate(name: str, folder: Path, *, attend: bool, **settings: Any) -> Path:
         "skiplist_words": list(string.punctuation),
         "similarity_fn_name": "cosine",
     }
-    write(folder / "config_sentence_transformers.json", around)
-    write(folder / "sentence_bert_config.json", {"max_seq_length": 40, "do_lower_case": False})
+    write_json(folder / "config_sentence_transformers.json", around)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 40, "do_lower_case": False})
     return folder
 
 
@@ -144,9 +136,15 @@ def compare(checkpoint: Checkpoint, folder: Path, outputs: NDArray[np.float32], 
         np.testing.assert_allclose(found, reference, atol=TOLERANCE, rtol=0, err_msg=f"row {place}")
 
 
-@pytest.mark.parametrize("attend", [False, True])
-@pytest.mark.parametrize("form", [stanford, pylate])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    ("name", "form", "attend"),
+    [
+        pytest.param(name, form, attend, marks=[] if name == "bert" or attend else [pytest.mark.exhaustive])
+        for name in CLASSES
+        for form in (stanford, pylate)
+        for attend in (False, True)
+    ],
+)
 def test_both_published_forms_equal_multi_vector_encoder(name: str, form: Any, attend: bool, tmp_path: Path) -> None:
     folder = form(name, tmp_path / "folder", attend=attend)
     checkpoint = read(folder)
@@ -164,22 +162,14 @@ def test_both_published_forms_equal_multi_vector_encoder(name: str, form: Any, a
 
 def test_bge_m3_s_layer_for_tokens_is_read_from_its_own_file(tmp_path: Path) -> None:
     folder = draw_folder("xlm-roberta", tmp_path / "folder")
-    write(
-        folder / "modules.json",
-        [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}],
-    )
+    write_modules(folder, {"": "Transformer"})
     layer = torch.nn.Linear(32, SIZE)
     torch.save(layer.state_dict(), folder / "colbert_linear.pt")
     with pytest.raises(SourceError, match=r"only as a pickle \(colbert_linear.pt\).*--allow-pickled-weights"):
         read_checkpoint(Folder(folder, "m3"), task="multi_vector")
     checkpoint = read_checkpoint(Folder(folder, "m3", allows_pickles=True), task="multi_vector")
-    assert list(checkpoint.source.files) == [
-        "colbert_linear.pt",
-        "config.json",
-        "modules.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ]
+    settings_files = ["config.json", "modules.json", "tokenizer.json", "tokenizer_config.json"]
+    assert list(checkpoint.source.files) == ["colbert_linear.pt", *settings_files]
     network = AutoModel.from_pretrained(folder).eval()
     settings = settings_of(checkpoint.encoder.config)
     for text in TEXTS:
@@ -210,14 +200,14 @@ def test_a_longer_query_is_cut_or_keeps_its_tokens(tmp_path: Path) -> None:
     folder = pylate("bert", tmp_path / "folder", attend=False)
     path = folder / "config_sentence_transformers.json"
     around = json.loads(path.read_text())
-    write(path, {**around, "query_expansion": {"strategy": "min", "length": 8}})
+    write_json(path, {**around, "query_expansion": {"strategy": "min", "length": 8}})
     settings = settings_of(read(folder).encoder.config)
     assert settings.query_expansion == QueryExpansion(token_id=4, length=8, attend=False, truncate=False)
     assert settings.query_length == QUERY_LENGTH
-    write(path, {**around, "do_query_expansion": False})
+    write_json(path, {**around, "do_query_expansion": False})
     settings = settings_of(read(folder).encoder.config)
     assert (settings.query_expansion, settings.query_length) == (None, QUERY_LENGTH)
-    write(path, {**around, "query_expansion": {"strategy": "other", "length": 8}})
+    write_json(path, {**around, "query_expansion": {"strategy": "other", "length": 8}})
     with pytest.raises(UnsupportedModel, match="query_expansion strategy 'other': 'fixed', 'min' is supported"):
         read(folder)
 
@@ -232,12 +222,9 @@ def test_a_marker_that_is_no_token_stays_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"query_expansion": QueryExpansion(token_id=10**6, length=4)}, "query_expansion.token_id is 1000000"),
-        ({"query_expansion": QueryExpansion(token_id=1, length=10**4)}, "query_expansion.length is 10000"),
-    ],
+    ("token", "length", "said"), [(10**6, 4, "token_id is 1000000"), (1, 10**4, "length is 10000")]
 )
-def test_a_configuration_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        replace(TINY, task="multi_vector", task_settings=MultiVectorSettings(**{"size": 3, **changes}))
+def test_a_configuration_that_cannot_be_is_refused(token: int, length: int, said: str) -> None:
+    expansion = QueryExpansion(token_id=token, length=length)
+    with pytest.raises(ConfigError, match=f"query_expansion.{said}"):
+        replace(TINY, task="multi_vector", task_settings=MultiVectorSettings(size=3, query_expansion=expansion))

@@ -1,6 +1,5 @@
 """Networks of our own shapes with a task: config.json says all of it, model.safetensors holds the encoder's state."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from export.sources import Folder
 from model.config import EncoderConfig
 from model.config_parts import ClassificationSettings, MultiVectorSettings, Projection, SparseSettings
 from model.encoder import Encoder
+from tests.export.conftest import write_json
 from tests.networks import TINY, draw_weights
 
 CONFIGS: list[EncoderConfig] = [
@@ -26,8 +26,7 @@ CONFIGS: list[EncoderConfig] = [
 
 
 def save(encoder: Encoder, tokenizer: Tokenizer, folder: Path) -> Folder:
-    config = {"model_type": "polyhead", **encoder.config.to_dict()}
-    (folder / "config.json").write_text(json.dumps(config))
+    write_json(folder / "config.json", {"model_type": "polyhead", **encoder.config.to_dict()})
     save_file(encoder.state_dict(), folder / "model.safetensors")
     tokenizer.save(str(folder / "tokenizer.json"))
     return Folder(folder, "own")
