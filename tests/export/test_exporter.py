@@ -1,7 +1,10 @@
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import onnx_ir
 import pytest
@@ -13,12 +16,25 @@ from export.exporter import export_artifact, require_free
 from model.artifact import EXPLAIN_GRAPH, GRAPH, GRAPH_WEIGHTS, MANIFEST, TOKENIZER, Artifact
 from model.encoder import Encoder
 from tests.networks import ONE_LAYER, draw_weights
+from tests.task_artifacts import quick_export
 
 
 @pytest.fixture
-def traced_before(tiny_graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exports of the tiny network take the graph that it was traced to once: the tests look at the later steps."""
+def traced_before(tiny_graph: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Exports of the tiny network take a graph that was traced before, and verify one batch: the tests look further."""
     monkeypatch.setattr(export.exporter, "trace", lambda _: onnx_ir.load(tiny_graph))
+    with quick_export():
+        yield
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    """An artifact that has the name already."""
+    output = tmp_path / "tiny"
+    output.mkdir()
+    (output / MANIFEST).write_text("{}")
+    (output / "old").write_text("old")
+    return output
 
 
 def test_writes_an_artifact_that_opens(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -53,15 +69,11 @@ def test_refuses_an_output_that_exists(tiny_checkpoint: Checkpoint, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("traced_before")
-def test_replaces_it_when_forced(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
-    output = tmp_path / "tiny"
-    output.mkdir()
-    (output / MANIFEST).write_text("{}")
-    (output / "old").write_text("old")
-    export_artifact(tiny_checkpoint, output, force=True, explains=False)
-    assert json.loads((output / MANIFEST).read_bytes())["model"] == "tiny"
-    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
-    assert not (output / "old").exists()
+def test_replaces_it_when_forced(tiny_checkpoint: Checkpoint, older: Path) -> None:
+    export_artifact(tiny_checkpoint, older, force=True, explains=False)
+    assert json.loads((older / MANIFEST).read_bytes())["model"] == "tiny"
+    assert [path.name for path in older.parent.iterdir()] == ["tiny"]
+    assert not (older / "old").exists()
 
 
 def test_replaces_only_an_artifact_or_an_empty_directory(tmp_path: Path) -> None:
@@ -87,40 +99,26 @@ def test_a_place_that_cannot_be_written_to_is_said_before_anything_is_read(
 
 
 @pytest.mark.usefixtures("traced_before")
-@pytest.mark.parametrize("failure", [ParityError("no"), KeyboardInterrupt()])
-def test_a_failed_or_interrupted_export_leaves_nothing_behind_and_the_old_one_alone(
-    tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise failure
-
-    output = tmp_path / "tiny"
-    output.mkdir()
-    (output / MANIFEST).write_text("{}")
-    (output / "old").write_text("old")
-    monkeypatch.setattr(export.exporter, "verify", fail)
-    with pytest.raises(type(failure)):
-        export_artifact(tiny_checkpoint, output, force=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
-    assert (output / "old").read_text() == "old"
-
-
-@pytest.mark.usefixtures("traced_before")
-def test_an_interruption_while_names_change_puts_the_old_artifact_back(
-    tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("step", "failure"),
+    [("export.exporter.verify", ParityError("no")), ("export.exporter.verify", KeyboardInterrupt()), (None, None)],
+    ids=["failure", "interruption", "interruption while names change"],
+)
+def test_an_export_that_ends_early_leaves_the_old_artifact_and_nothing_else(
+    tiny_checkpoint: Checkpoint, older: Path, monkeypatch: pytest.MonkeyPatch, step: str | None, failure: Any
 ) -> None:
     rename = Path.rename
 
     def interrupt(path: Path, target: Path) -> Path:
-        if path.name == output.name and target == output:
+        if path.name == older.name and target == older:
             raise KeyboardInterrupt
         return rename(path, target)
 
-    output = tmp_path / "tiny"
-    output.mkdir()
-    (output / MANIFEST).write_text("old")
-    monkeypatch.setattr(Path, "rename", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        export_artifact(tiny_checkpoint, output, force=True, explains=False)
-    assert (output / MANIFEST).read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+    if step is None:
+        monkeypatch.setattr(Path, "rename", interrupt)
+    else:
+        monkeypatch.setattr(step, Mock(side_effect=failure))
+    with pytest.raises(type(failure) if failure else KeyboardInterrupt):
+        export_artifact(tiny_checkpoint, older, force=True, explains=False)
+    assert [path.name for path in older.parent.iterdir()] == ["tiny"]
+    assert (older / "old").read_text() == "old"

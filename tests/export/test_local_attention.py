@@ -26,15 +26,15 @@ TOLERANCE = 1e-5
 CONFIG = EncoderConfig(
     vocab_size=50,
     hidden_size=12,
-    num_heads=(2, 4),
-    num_key_value_heads=(2, 2),
+    num_heads=(4,),
+    num_key_value_heads=(2,),
     d_k=4,
     d_v=3,
     intermediate_size=8,
     max_positions=2 * LONGEST_DENSE,
     positions="none",
     attention_positions="rotary",
-    local_layers=(1,),
+    local_layers=(0,),
     window=64,
 )
 CAUSAL = replace(CONFIG, causal=True, window=5)
@@ -78,11 +78,11 @@ def test_long_rows_equal_dense_attention(config: EncoderConfig, lengths: list[in
 
 
 def test_weights_of_long_rows_are_the_dense_ones() -> None:
-    inputs = inputs_of(CONFIG, [LONGEST_DENSE + 9], LONGEST_DENSE + 9, layers=(1,))
+    inputs = inputs_of(CONFIG, [LONGEST_DENSE + 9], LONGEST_DENSE + 9, layers=(0,))
     with_weights, without = (session_of(CONFIG).run(given) for given in (inputs, inputs_of(CONFIG, [1033], 1033)))
     expected = run_encoder(encoder_of(CONFIG), inputs)
-    assert expected.attentions[1] is not None
-    np.testing.assert_allclose(with_weights["attentions.1"], expected.attentions[1], atol=TOLERANCE, rtol=0)
+    assert expected.attentions[0] is not None
+    np.testing.assert_allclose(with_weights["attentions.0"], expected.attentions[0], atol=TOLERANCE, rtol=0)
     assert np.array_equal(with_weights[LAST_HIDDEN_STATE], without[LAST_HIDDEN_STATE])
 
 
@@ -93,7 +93,7 @@ def test_weights_of_long_rows_are_the_dense_ones() -> None:
         (CAUSAL, Window(5, 0)),
         (replace(CONFIG, window=65), None),
         (replace(CONFIG, max_positions=LONGEST_DENSE), None),
-        (replace(CONFIG, num_key_value_heads=(), num_heads=(2, 2), attention_positions="alibi"), None),
+        (replace(CONFIG, num_key_value_heads=(), attention_positions="alibi"), None),
     ],
 )
 def test_wide_windows_short_networks_and_other_biases_stay_dense(config: EncoderConfig, window: Window | None) -> None:

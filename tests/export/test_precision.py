@@ -4,42 +4,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from export.checkpoint import Checkpoint
 from export.errors import QualityError, VerificationError
 from export.exporter import export_artifact
 from export.runtime import Session
-from model.artifact import ATTENTION_LAYERS, GRAPH, HEAD_GATES, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
+from model.artifact import GRAPH, HEAD_GATES
 from model.encoder import Encoder
-from tests.networks import draw_weights, vary
-
-
-def batch(rows: list[NDArray[np.int64]]) -> dict[str, NDArray[np.generic]]:
-    ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
-    for index, row in enumerate(rows):
-        ids[index, : len(row)] = row
-    lengths = np.array([len(row) for row in rows])
-    wanted = np.zeros(6, np.bool_)
-    return {INPUT_IDS: ids, LENGTHS: lengths, ATTENTION_LAYERS: wanted, TOKEN_TYPE_IDS: np.zeros_like(ids)}
+from tests.networks import batch_of, draw_weights, vary
+from tests.task_artifacts import quick_export
 
 
 def test_half_precision_verifies_and_keeps_float32_outputs(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
     checkpoint = replace(tiny_checkpoint, encoder=draw_weights(Encoder(vary(num_heads=(2,)))))
-    manifest = export_artifact(checkpoint, tmp_path / "half", precision="fp16")
+    with quick_export():
+        manifest = export_artifact(checkpoint, tmp_path / "half", precision="fp16")
     assert manifest.precision == "fp16"
     assert 1e-5 < manifest.parity["pooled"] < 1e-2
     assert manifest.fused_attention == {"ai.onnx.Attention": 1}
     assert 0.9995 <= manifest.parity["quality"]["cosine_worst"] <= manifest.parity["quality"]["cosine_mean"]
-    ids = np.arange(8).reshape(1, 8)
-    found = Session(tmp_path / "half" / GRAPH).run(
-        {
-            INPUT_IDS: ids,
-            LENGTHS: np.array([8]),
-            ATTENTION_LAYERS: np.ones(1, np.bool_),
-            TOKEN_TYPE_IDS: np.zeros_like(ids),
-        }
-    )
+    inputs = batch_of(checkpoint.encoder.config, [np.arange(8)], layers=(0,))
+    found = Session(tmp_path / "half" / GRAPH).run(inputs)
     assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}
 
 
@@ -86,16 +71,16 @@ def test_int8_of_the_default_model_passes_its_gate(
     session = Session(tmp_path / "int8" / GRAPH, threads=1)
     generator = np.random.default_rng(0)
     rows = [generator.integers(1000, 30000, length) for length in (1, 2, 7, 33, 64, 128)]
-    together = session.run(batch(rows))
-    for index, row in enumerate(rows):
-        assert np.array_equal(session.run(batch([row]))["pooled"][0], together["pooled"][index])
+    together = session.run(batch_of(manifest.config, rows))["pooled"]
+    for row, pooled in zip(rows, together, strict=True):
+        assert np.array_equal(session.run(batch_of(manifest.config, [row]))["pooled"][0], pooled)
     _check_each_head_removed(session, Session(default_artifact / GRAPH, threads=1), default_checkpoint)
 
 
 def _check_each_head_removed(int8: Session, fp32: Session, checkpoint: Checkpoint) -> None:
     """Ranges are calibrated with every head there; without one the embedding must be as close as the gate asks."""
     ids = np.array(checkpoint.tokenizer.encode("The trophy does not fit into the suitcase.").ids)
-    inputs = {**batch([ids] * 72), HEAD_GATES: 1 - np.eye(72, dtype=np.float32)}
+    inputs = {**batch_of(checkpoint.encoder.config, [ids] * 72), HEAD_GATES: 1 - np.eye(72, dtype=np.float32)}
     found, expected = int8.run(inputs)["pooled"], fp32.run(inputs)["pooled"]
     cosines = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
     assert cosines.mean() >= 0.998

@@ -10,21 +10,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from export.graph import fused_attention, input_names, trace
+from export.graph import trace
 from export.int8.quantize import quantize_encoder, see_ranges
 from export.precision import TOLERANCES
 from export.runtime import Session
 from export.verify import verify
-from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, NORM_LAYERS, attentions_name
-from model.config import EncoderConfig
+from model.artifact import attentions_name
 from model.encoder import Encoder
-from tests.networks import draw_weights, random_batches, vary
+from tests.networks import batch_of, draw_weights, random_batches, vary
 
 LONGEST = 24
 CHANGES: dict[str, dict[str, Any]] = {
-    "relative": {"attention_positions": "relative"},
+    "relative": {"attention_positions": "relative", "shared_layers": (0, 0)},
     "alibi": {"positions": "none", "attention_positions": "alibi", "gated": True, "up_bias": False},
     "local": {
         "positions": "none",
@@ -71,45 +69,6 @@ def session(drawn: tuple[Encoder, Path]) -> Session:
     return Session(drawn[1], threads=1)
 
 
-def batch(rows: list[NDArray[np.int64]], padding: int = 0, *, wanted: bool = True) -> dict[str, NDArray[np.generic]]:
-    ids = np.full((len(rows), max(map(len, rows)) + padding), 7)
-    for index, row in enumerate(rows):
-        ids[index, : len(row)] = row
-    layers = np.full(2, wanted)
-    return {
-        INPUT_IDS: ids,
-        LENGTHS: np.array([len(row) for row in rows]),
-        ATTENTION_LAYERS: layers,
-        NORM_LAYERS: np.zeros(2, np.bool_),
-    }
-
-
-def run(session: Session, inputs: dict[str, NDArray[np.generic]], config: EncoderConfig) -> dict[str, Any]:
-    known = {name: value for name, value in inputs.items() if name in session.input_names}
-    gates = {name: np.zeros((0, sum(config.num_heads)), np.float32) for name in input_names(config) if "gates" in name}
-    return session.run({**known, **gates})
-
-
-def test_attention_is_fused_in_every_layer_and_equals_the_encoder(
-    drawn: tuple[Encoder, Path], session: Session
-) -> None:
-    encoder, path = drawn
-    assert fused_attention(onnx_ir.load(path)) == {"ai.onnx.Attention": 2}
-    rows = [np.arange(length) % 48 for length in (LONGEST, 9, 1)]
-    inputs = batch(rows, padding=4)
-    found = run(session, inputs, encoder.config)
-    reference = Encoder(encoder.config).double().use("eager")
-    reference.load_state_dict(encoder.state_dict())
-    with torch.inference_mode():
-        expected = reference.eval()(*(torch.tensor(inputs[name]) for name in (INPUT_IDS, LENGTHS)))
-    for row, length in enumerate(map(len, rows)):
-        hidden = expected.last_hidden_state[row, :length].numpy()
-        np.testing.assert_allclose(found["last_hidden_state"][row, :length], hidden, atol=3e-5, rtol=0)
-        for layer in range(2):
-            weights = expected.attentions[layer][row, :, :length].numpy()
-            np.testing.assert_allclose(found[attentions_name(layer)][row, :, :length], weights, atol=1e-5, rtol=0)
-
-
 @given(
     lengths=st.lists(st.integers(1, LONGEST), min_size=1, max_size=6),
     padding=st.integers(0, 8),
@@ -123,32 +82,29 @@ def test_a_text_gives_the_same_bits_alone_and_in_any_batch(
     config, generator = drawn[0].config, np.random.default_rng(seed)
     rows = [generator.integers(0, 48, length) for length in lengths]
     place %= len(rows)
-    alone = run(session, batch([rows[place]]), config)
-    together = run(session, batch(rows, padding, wanted=False), config)
+    alone = session.run(batch_of(config, [rows[place]], layers=(0, 1)))
+    together = session.run(batch_of(config, rows, padding))
     assert np.array_equal(together["pooled"][place], alone["pooled"][0])
-    weights = run(session, batch(rows, padding), config)[attentions_name(1)][place]
+    weights = session.run(batch_of(config, rows, padding, layers=(0, 1)))[attentions_name(1)][place]
     length = lengths[place]
     assert np.array_equal(weights[:, :length, :length], alone[attentions_name(1)][0])
 
 
-def test_gates_and_norms_of_every_head_verify(drawn: tuple[Encoder, Path]) -> None:
+def test_every_graph_verifies_and_holds_a_shared_weight_once(drawn: tuple[Encoder, Path]) -> None:
     encoder, path = drawn
     fused, parity = verify(path, encoder, tolerance=TOLERANCES["fp32"])
     assert fused == {"ai.onnx.Attention": 2}
     assert max(parity[kind] for kind in ("pooled", "attentions", "value_norms", "gated")) < 2e-5
-
-
-def test_layers_of_one_weight_are_stored_once() -> None:
-    encoder = Encoder(vary(type_vocab_size=0, shared_layers=(0, 0)))
-    initializers = trace(encoder).graph.initializers.values()
-    stored = sum(value.const_value.nbytes for value in initializers if value.const_value)
-    once = sum(parameter.nbytes for parameter in encoder.parameters())  # PyTorch counts a shared one once
-    assert stored == pytest.approx(once, rel=0.05)  # all but biases that were folded
+    if encoder.config.shared_layers:
+        initializers = onnx_ir.load(path).graph.initializers.values()
+        stored = sum(value.const_value.nbytes for value in initializers if value.const_value)
+        once = sum(parameter.nbytes for parameter in encoder.parameters())  # PyTorch counts a shared one once
+        assert stored == pytest.approx(once, rel=0.05)  # all but biases that were folded
 
 
 @pytest.mark.slow
 def test_int8_takes_relative_positions(tmp_path: Path) -> None:
-    encoder = draw_weights(Encoder(NETWORKS["relative"]))
+    encoder = draw_weights(Encoder(vary(type_vocab_size=0, attention_positions="relative")))
     batches = random_batches(1, count=4)
     quantized = quantize_encoder(encoder, see_ranges(encoder, batches))
     ids, lengths = batches[0].input_ids, batches[0].lengths

@@ -4,22 +4,15 @@ from pathlib import Path
 import onnx_ir
 import pytest
 import torch
-from tokenizers import Tokenizer
-from tokenizers.processors import TemplateProcessing
 
-from export.checkpoint import Checkpoint
-from export.errors import QualityError, SourceError
 from export.graph import trace
 from export.int8.quantize import Range, has_folded_form, quantize_encoder, see_ranges, steps_for
 from export.precision import TOLERANCES
 from export.quality import measure_quality
-from export.tasks.definition import Threshold
-from export.tasks.vectors import EMBEDDING
-from export.texts import read_texts, text_batches
 from export.verify import verify
 from model.config import EncoderConfig
 from model.encoder import Encoder
-from tests.networks import TINY, draw_weights, random_batches, vary
+from tests.networks import TINY, draw_weights, random_batches
 
 
 def quantized_pair(**change: object) -> tuple[Encoder, Encoder]:
@@ -78,57 +71,6 @@ def test_steps_cover_what_calibration_saw_with_room_to_spare() -> None:
         assert (placed >= 0).all()
         assert (placed <= 255).all()
     assert (((seen.highest.clamp(min=0) - seen.lowest.clamp(max=0)) / steps.size) <= 255 / 1.04).all()
-
-
-def test_a_network_that_quantises_badly_makes_no_artifact(
-    tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from export.exporter import export_artifact  # noqa: PLC0415
-
-    strict = replace(EMBEDDING, thresholds={"int8": (Threshold("cosine_worst", least=1.01),)})
-    monkeypatch.setattr("export.precision.EXPORTS", {"embedding": strict})
-    encoder = draw_weights(Encoder(vary(num_heads=(2,))))
-    with pytest.raises(QualityError):
-        export_artifact(replace(tiny_checkpoint, encoder=encoder), tmp_path / "int8", precision="int8")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("content", "message"), [(b"one\n\ntwo\n", "holds 2 texts, one a line: at least 16"), (b"\xff\xfe", "UTF-8")]
-)
-def test_refuses_calibration_text_that_is_too_little_or_no_text(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "texts"
-    path.write_bytes(content)
-    with pytest.raises(SourceError, match=message):
-        read_texts(path)
-
-
-def test_batches_hold_every_text_once(default_checkpoint: Checkpoint, tmp_path: Path) -> None:
-    (tmp_path / "texts").write_text("\n".join(["a", "a long text " * 30, "two words"] * 10))
-    batches = text_batches(tmp_path / "texts", default_checkpoint.tokenizer, longest=20)
-    assert sum(len(batch.lengths) for batch in batches) == 30
-    assert max(int(batch.lengths.max()) for batch in batches) == 20
-
-
-def test_a_text_that_is_cut_keeps_every_closing_token(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    closing = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
-    two = Tokenizer.from_str(tokenizer.to_str())
-    two.post_processor = TemplateProcessing(single="[CLS] $A [SEP] [SEP]", special_tokens=closing)
-    (tmp_path / "texts").write_text("the cat sat on the mat\n" * 16)
-    (batch,) = text_batches(tmp_path / "texts", two, longest=5)
-    assert [two.id_to_token(token) for token in batch.input_ids[0].tolist()] == [
-        "[CLS]",
-        "the",
-        "cat",
-        "[SEP]",
-        "[SEP]",
-    ]
-
-
-def test_refuses_calibration_text_in_other_words_than_the_models(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    (tmp_path / "texts").write_text("\u200b\n" * 16)
-    with pytest.raises(SourceError, match="holds no text with a token of the model's vocabulary"):
-        text_batches(tmp_path / "texts", tokenizer, longest=20)
 
 
 def test_a_setting_that_a_later_version_adds_has_the_form_that_fits_every_network() -> None:
