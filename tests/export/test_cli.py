@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from transformers import AutoModelForSequenceClassification
@@ -12,7 +13,8 @@ import export.exporter
 import export.original
 from export.cli import main
 from model.artifact import EXPLAIN_GRAPH, Artifact
-from tests.family_models import MODELS, draw, save
+from tests.family_models import NAMED, draw, save
+from tests.task_artifacts import quick_export
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +27,8 @@ def test_exports_a_folder(bert_folder: Path, tmp_path: Path, capsys: pytest.Capt
     output, texts = tmp_path / "artifact", tmp_path / "texts"
     texts.write_text("the cat sat on the mat\n" * 16)
     flags = ["--name", "mine", "--no-explain", "--calibration", str(texts)]
-    assert main([str(bert_folder), "--output", str(output), *flags]) == 0
+    with quick_export():
+        assert main([str(bert_folder), "--output", str(output), *flags]) == 0
     manifest = Artifact.open(output).manifest
     assert manifest.model == "mine"
     assert manifest.vector_ranges is not None
@@ -39,44 +42,40 @@ def test_exports_a_folder(bert_folder: Path, tmp_path: Path, capsys: pytest.Capt
 
 
 def test_text_to_calibrate_what_has_no_ranges_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = next(model for model in MODELS if model.name == "bert")
+    model = NAMED["bert"]
     folder = save(draw(model, auto=AutoModelForSequenceClassification), model, tmp_path / "bert")
     assert main([str(folder), "--output", str(tmp_path / "x"), "--calibration", "texts"]) == 1
     assert "UnsupportedModel: --calibration: of this task nothing is calibrated but" in capsys.readouterr().err
 
 
-def test_debug_shows_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["./nowhere", "--output", str(tmp_path / "x"), "--debug"]) == 1
-    assert "Traceback" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("flags", [[], ["--debug"]])
+@pytest.mark.parametrize(
+    ("flags", "error", "said"),
+    [
+        ([], MemoryError("no memory\nfor this\n"), "MemoryError: no memory for this (--debug shows where)"),
+        (["--debug"], OSError(28, "No space left on device"), "OSError: [Errno 28] No space left on device"),
+    ],
+)
 def test_what_libraries_raise_ends_in_one_line(
     flags: list[str],
+    error: Exception,
+    said: str,
     bert_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise MemoryError("no memory\nfor this\n")
-
-    monkeypatch.setattr(export.exporter, "trace", fail)
+    monkeypatch.setattr(export.exporter, "trace", Mock(side_effect=error))
     assert main([str(bert_folder), "--output", str(tmp_path / "x"), *flags]) == 1
     printed = capsys.readouterr().err
-    assert printed.splitlines()[-1] == "export failed: MemoryError: no memory for this (--debug shows where)"
+    assert printed.splitlines()[-1] == f"export failed: {said}"
     assert ("Traceback" in printed) == bool(flags)
     assert not (tmp_path / "x").exists()
-
-
-def interrupt(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_an_interruption_is_one_line(
     bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(export.exporter, "trace", interrupt)
+    monkeypatch.setattr(export.exporter, "trace", Mock(side_effect=KeyboardInterrupt))
     assert main([str(bert_folder), "--output", str(tmp_path / "made" / "deep" / "x")]) == 130
     assert "nothing was left behind" in capsys.readouterr().err
     assert not (tmp_path / "made").exists()
@@ -86,10 +85,10 @@ def test_an_interruption_is_one_line(
 def test_a_stated_length_beyond_the_positions_is_said_unless_another_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: list[str]
 ) -> None:
-    model = next(model for model in MODELS if model.name == "nomic")
+    model = NAMED["nomic"]
     folder = save(draw(model), model, tmp_path / "nomic")
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 8192}')
-    monkeypatch.setattr(export.exporter, "trace", interrupt)
+    monkeypatch.setattr(export.exporter, "trace", Mock(side_effect=KeyboardInterrupt))
     assert main([str(folder), "--output", str(tmp_path / "x"), *given]) == 130
     said = "texts are cut at 40 tokens, as far as positions are reproduced; nomic states 8192\n"
     assert (said in capsys.readouterr().err) == (not given)
@@ -110,14 +109,6 @@ def test_a_wrong_command_line_is_exit_code_2() -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--output", "x", "--precision", "fp4"])
     assert caught.value.code == 2
-
-
-def test_an_output_that_cannot_be_written_is_one_line(
-    bert_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    assert main([str(bert_folder), "--output", str(tmp_path / "file" / "artifact")]) == 1
-    assert capsys.readouterr().err.splitlines()[-1].startswith("export failed: PermissionError: ")
 
 
 CODE = """

@@ -1,6 +1,6 @@
 """Pairs of texts as the artifact's tokenizer makes them, against the tokenizers of `transformers`."""
 
-import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 
 from export.errors import UnsupportedModel
 from export.tokenizer import prepare_pairs, read_tokenizer
+from tests.export.conftest import write_json
 from tests.tokenizers import TOKENIZERS, wordpiece
 
 PAIRS = [("the cats sat", "on the mats"), ("lower", ""), ("", "newest"), ("日 word", "naïve café!")]
@@ -28,9 +29,8 @@ CLASSES = [  # kind of tokenizer, class, model type, whether the network has typ
 
 def write(folder: Path, tokenizer: Tokenizer, model_type: str, settings: dict[str, Any]) -> Path:
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return folder
+    write_json(folder / "config.json", {"model_type": model_type})
+    return write_json(folder / "tokenizer_config.json", settings)
 
 
 @pytest.mark.parametrize(("kind", "name", "model_type", "has_types"), CLASSES)
@@ -58,24 +58,23 @@ def test_types_may_be_asked_for_beside_the_class(tmp_path: Path) -> None:
     assert 1 in expected
 
 
-def test_a_template_of_another_family_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        (
+            "[CLS] $A [SEP] [SEP] $B [SEP]",
+            "puts [CLS] [SEP] [SEP] [SEP] around a pair, its class in `transformers` [CLS] [SEP] [SEP]",
+        ),
+        ("[CLS] $A [SEP] $B [SEP]", "token types [0, 0, 0], its class in `transformers` [0, 0, 1]"),
+    ],
+)
+def test_a_template_and_types_of_another_family_are_refused(tmp_path: Path, pair: str, message: str) -> None:
     tokenizer = Tokenizer.from_str(wordpiece().to_str())
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]", pair=pair, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     folder = write(tmp_path, tokenizer, "bert", {"tokenizer_class": "BertTokenizer"})
-    message = r"puts \[CLS\] \[SEP\] \[SEP\] \[SEP\] around a pair, its class in `transformers` \[CLS\] \[SEP\] \[SEP\]"
-    with pytest.raises(UnsupportedModel, match=message):
-        prepare_pairs(read_tokenizer(folder), folder, has_types=True)
-
-
-def test_types_of_another_family_are_refused(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.from_str(wordpiece().to_str())
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    folder = write(tmp_path, tokenizer, "bert", {"tokenizer_class": "BertTokenizer"})
-    with pytest.raises(UnsupportedModel, match=r"token types \[0, 0, 0\], its class in `transformers` \[0, 0, 1\]"):
+    with pytest.raises(UnsupportedModel, match=re.escape(message)):
         prepare_pairs(read_tokenizer(folder), folder, has_types=True)
 
 

@@ -15,19 +15,12 @@ from transformers import AutoTokenizer
 
 from export.errors import SourceError, UnsupportedModel
 from export.tokenizer import read_tokenizer
+from tests.export.conftest import write_json
 from tests.tokenizers import bpe, unigram, wordpiece
 
 TEXTS = [
-    "The CAT sat",
-    " the cat",
-    "Ünïcödé ÀÉ",
-    "你好 世界",
-    "a [SEP] b </s>",
-    "don't  stop",
-    "",
-    "the end \n",
-    "x [MASK]y",
-    "x <mask>y",
+    *("The CAT sat", " the cat", "Ünïcödé ÀÉ", "你好 世界", "a [SEP] b </s>", "don't  stop", "", "the end \n"),
+    *("x [MASK]y", "x <mask>y"),
 ]
 
 AS_IT_STANDS = {"tokenizer_class": "PreTrainedTokenizerFast"}
@@ -35,10 +28,9 @@ AS_IT_STANDS = {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 def write(folder: Path, made: Tokenizer, model_type: str, settings: dict[str, Any] | None) -> Path:
     made.save(str(folder / "tokenizer.json"))
-    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
     if settings is not None:
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return folder
+        write_json(folder / "tokenizer_config.json", settings)
+    return write_json(folder / "config.json", {"model_type": model_type})
 
 
 def flags(content: str, **change: bool) -> dict[str, Any]:
@@ -157,25 +149,20 @@ def test_special_tokens_named_beside_it_stay_whole(
     assert_equal_to_transformers(folder, [*TEXTS, *(f"a  {token} b{token}c" for token in named)])
 
 
-@pytest.mark.parametrize(
-    ("stored", "settings"), [("left", {}), ("right", {"truncation_side": "left"}), (None, {"truncation_side": "left"})]
-)
-def test_refuses_to_cut_at_the_left(tmp_path: Path, stored: str | None, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("stored", "said"), [("left", None), ("right", "left"), (None, "left"), ("left", "right")])
+def test_cutting_at_the_left_is_refused_and_tokenizer_config_counts_first(
+    tmp_path: Path, stored: str | None, said: str | None
+) -> None:
     made = Tokenizer.from_str(wordpiece().to_str())
     if stored:
         made.enable_truncation(9, direction=stored)
-    folder = write(tmp_path, made, "bert", settings)
-    assert AutoTokenizer.from_pretrained(folder).truncation_side == "left"
+    folder = write(tmp_path, made, "bert", {"truncation_side": said} if said else {})
+    assert AutoTokenizer.from_pretrained(folder).truncation_side == (said or stored)
+    if said == "right":
+        assert read_tokenizer(folder).truncation is None
+        return
     with pytest.raises(UnsupportedModel, match="truncation_side 'left' is not supported"):
         read_tokenizer(folder)
-
-
-def test_what_tokenizer_config_says_of_the_side_counts_first(tmp_path: Path) -> None:
-    made = Tokenizer.from_str(wordpiece().to_str())
-    made.enable_truncation(9, direction="left")
-    folder = write(tmp_path, made, "bert", {"truncation_side": "right"})
-    assert AutoTokenizer.from_pretrained(folder).truncation_side == "right"
-    assert read_tokenizer(folder).truncation is None
 
 
 @pytest.mark.parametrize("has_json", [True, False])
@@ -197,24 +184,27 @@ def test_malformed_settings_are_one_line(tmp_path: Path, has_json: bool, setting
     with pytest.raises(SourceError, match="the tokenizer.s settings are malformed: ") as caught:
         read_tokenizer(folder)
     assert "\n" not in str(caught.value)
+    with pytest.raises(SourceError, match="are malformed: TypeError.'add_prefix_space is -1'"):
+        read_tokenizer(write(tmp_path, bpe(), "roberta", {"add_prefix_space": -1}))
 
 
-@pytest.mark.parametrize("name", ["BertTokenizer", "PreTrainedTokenizerFast"])
-def test_refuses_tokens_that_tokenizer_json_does_not_hold(tmp_path: Path, name: str) -> None:
-    known, new = ({str(number): {"content": text, "special": True}} for number, text in ((4, "[MASK]"), (400, "<new>")))
-    folder = write(tmp_path, wordpiece(), "bert", {"tokenizer_class": name, "added_tokens_decoder": known})
-    assert read_tokenizer(folder).encode("<new>").tokens == ["[CLS]", "<", "new", ">", "[SEP]"]
-    write(tmp_path, wordpiece(), "bert", {"tokenizer_class": name, "added_tokens_decoder": new})
-    assert AutoTokenizer.from_pretrained(folder).tokenize("<new>") == ["<new>"]
-    with pytest.raises(SourceError, match="added tokens such as '<new>' cannot be converted exactly"):
-        read_tokenizer(folder)
-
-
-@pytest.mark.parametrize("field", ["additional_special_tokens", "extra_special_tokens"])
-def test_refuses_special_tokens_that_tokenizer_json_does_not_hold(tmp_path: Path, field: str) -> None:
-    folder = write(tmp_path, wordpiece(), "bert", {"tokenizer_class": "BertTokenizer", field: ["[MASK]"]})
-    assert read_tokenizer(folder).encode("[MASK]").tokens == ["[CLS]", "[MASK]", "[SEP]"]
-    write(tmp_path, wordpiece(), "bert", {"tokenizer_class": "BertTokenizer", field: ["<new>"]})
+@pytest.mark.parametrize(
+    ("name", "field", "known", "new"),
+    [
+        *(
+            (name, "added_tokens_decoder", {"4": flags("[MASK]")}, {"400": flags("<new>")})
+            for name in ("BertTokenizer", "PreTrainedTokenizerFast")
+        ),
+        ("BertTokenizer", "additional_special_tokens", ["[MASK]"], ["<new>"]),
+        ("BertTokenizer", "extra_special_tokens", ["[MASK]"], ["<new>"]),
+    ],
+)
+def test_refuses_tokens_that_tokenizer_json_does_not_hold(
+    tmp_path: Path, name: str, field: str, known: Any, new: Any
+) -> None:
+    folder = write(tmp_path, wordpiece(), "bert", {"tokenizer_class": name, field: known})
+    assert read_tokenizer(folder).encode("[MASK] <new>").tokens == ["[CLS]", "[MASK]", "<", "new", ">", "[SEP]"]
+    write(tmp_path, wordpiece(), "bert", {"tokenizer_class": name, field: new})
     assert AutoTokenizer.from_pretrained(folder).tokenize("<new>") == ["<new>"]
     with pytest.raises(SourceError, match="added tokens such as '<new>' cannot be converted exactly"):
         read_tokenizer(folder)
@@ -225,11 +215,6 @@ def test_refuses_to_split_special_tokens(tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(folder).tokenize("[SEP]") != ["[SEP]"]
     with pytest.raises(UnsupportedModel, match="split_special_tokens is not supported"):
         read_tokenizer(folder)
-
-
-def test_a_malformed_prefix_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="are malformed: TypeError.'add_prefix_space is -1'"):
-        read_tokenizer(write(tmp_path, bpe(), "roberta", {"add_prefix_space": -1}))
 
 
 def test_refuses_a_tokenizer_that_fails_on_what_it_does_not_know(tmp_path: Path) -> None:

@@ -21,13 +21,13 @@ from export.heads.relations import align
 from export.texts import TokenizedText, read_texts
 
 
-def write(path: Path, lines: list[str]) -> Path:
-    path.write_text("\n".join(lines), encoding="utf-8")
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
     return path
 
 
 def test_a_small_corpus_is_taken_whole_in_order(tmp_path: Path) -> None:
-    path = write(tmp_path / "c.txt", [f"text {i}" for i in range(9)] + ["", "  ", "last"])
+    path = write(tmp_path / "c.txt", "\n".join([*(f"text {i}" for i in range(9)), "", "  ", "last"]))
     sample = sample_corpus(path, 100)
     assert sample.texts == (*(f"text {i}" for i in range(9)), "last")
     assert sample.seen == 10
@@ -35,7 +35,7 @@ def test_a_small_corpus_is_taken_whole_in_order(tmp_path: Path) -> None:
 
 
 def test_every_line_is_as_likely(tmp_path: Path) -> None:
-    path = write(tmp_path / "c.txt", [str(i) for i in range(40)])
+    path = write(tmp_path / "c.txt", "\n".join(map(str, range(40))))
     drawn = Counter(text for seed in range(400) for text in sample_corpus(path, 10, seed).texts)
     assert len(drawn) == 40
     assert min(drawn.values()) > 60  # 100 expected, standard deviation 8.7
@@ -64,7 +64,7 @@ def test_a_mark_of_the_encoding_is_no_text(tmp_path: Path) -> None:
 
 def test_refuses_what_is_no_corpus(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="holds 2 texts, one a line: at least 8"):
-        sample_corpus(write(tmp_path / "c.txt", ["a", "b"]), 10)
+        sample_corpus(write(tmp_path / "c.txt", "a\nb"), 10)
     with pytest.raises(SourceError, match="none cannot be read: No such file"):
         sample_corpus(tmp_path / "none", 10)
     (tmp_path / "latin").write_bytes(b"a\n" * 9 + "é\n".encode("latin-1"))
@@ -89,13 +89,8 @@ SENTENCE = """\
 """
 
 
-def write_conllu(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
 def test_text_units_and_arcs(tmp_path: Path) -> None:
-    sentence = read_parses(write_conllu(tmp_path / "p.conllu", SENTENCE * 8))[0]
+    sentence = read_parses(write(tmp_path / "p.conllu", SENTENCE * 8))[0]
     assert sentence.text == "Zum Haus, we don't."
     assert [sentence.text[a:b] for a, b in sentence.units] == ["Zum", "Haus", ",", "we", "do", "n't", "."]
     # "zu" and "dem" share one unit; neither the root nor punctuation is a case.
@@ -127,7 +122,7 @@ def test_tokens_join_the_unit_that_holds_their_last_character() -> None:
     ],
 )
 def test_refuses_what_is_no_parse(tmp_path: Path, content: str, message: str | None) -> None:
-    path = write_conllu(tmp_path / "p.conllu", content)
+    path = write(tmp_path / "p.conllu", content)
     if message is None:  # a word without a head is no case
         assert [arc.relation for arc in read_parses(path)[0].arcs] == ["det", "obl", "nsubj", "advmod"]
         return
@@ -135,14 +130,9 @@ def test_refuses_what_is_no_parse(tmp_path: Path, content: str, message: str | N
         read_parses(path)
 
 
-def write_csv(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
 def test_pairs_stay_together_and_empty_ones_go(tmp_path: Path, tokenizer: Tokenizer) -> None:
     rows = ['"the cat, sat",dog,1.5'] + [f"cat,dog,{i}" for i in range(6)] + [",dog,2", "mat,sat,3"]
-    pairs = read_pairs(write_csv(tmp_path / "p.csv", "\n".join(rows) + "\n"))
+    pairs = read_pairs(write(tmp_path / "p.csv", "\n".join(rows) + "\n"))
     assert pairs.left[0] == "the cat, sat"
     found = tokenize_pairs(pairs, tokenizer, 40)
     assert found.ratings.tolist() == [1.5, 0, 1, 2, 3, 4, 5, 3]
@@ -163,11 +153,11 @@ def test_pairs_stay_together_and_empty_ones_go(tmp_path: Path, tokenizer: Tokeni
 )
 def test_refuses_what_is_no_pairs(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(SourceError, match=message):
-        read_pairs(write_csv(tmp_path / "p.csv", content))
+        read_pairs(write(tmp_path / "p.csv", content))
 
 
 def test_a_draw_from_alternating_ratings_has_both(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    pairs = read_pairs(write_csv(tmp_path / "p.csv", "cat,dog,0\ncat,mat,1\n" * 40))
+    pairs = read_pairs(write(tmp_path / "p.csv", "cat,dog,0\ncat,mat,1\n" * 40))
     drawn = tokenize_pairs(pairs.choose(shuffle_places(80)[:40]), tokenizer, 40)
     assert require_ratings(drawn, tmp_path, "to measure importance on") is drawn
     alike = tokenize_pairs(pairs.choose(range(0, 80, 2)), tokenizer, 40)
