@@ -50,10 +50,7 @@ Endpoint = Callable[..., Coroutine[Any, Any, Response]]
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 """An endpoint whose body is read and validated."""
 
-Parameters = Mapping[str, str]
-"""Of a path's template."""
-
-_NO_PARAMETERS: Parameters = {}
+_NO_PARAMETERS: Mapping[str, str] = {}
 _ANY_OTHER = ""  # instead of a method
 
 _BODY_FAILURES = (
@@ -200,7 +197,7 @@ class RouteTable:
     def __iter__(self) -> Iterator[Route]:
         return iter(self._routes)
 
-    def find(self, method: str, path: str) -> tuple[Route, Parameters]:
+    def find(self, method: str, path: str) -> tuple[Route, Mapping[str, str]]:
         """The route of a request and the parameters in its path; for a wrong method, one that refuses it."""
         methods = self._exact.get(path)
         if methods is not None:

@@ -216,11 +216,6 @@ def _blank_batch(
     return Batch(input_ids, lengths, layers, wants_tokens, wants_norms)
 
 
-def _rows(output: Float32Array, lengths: Int64Array) -> Float32Array:
-    del lengths
-    return output
-
-
 def _real_tokens(output: Float32Array, lengths: Int64Array) -> list[Float32Array]:
     """[B, S, D'] as [n, D'] of each text."""
     return [row[:length] for row, length in zip(output, lengths, strict=True)]
@@ -238,8 +233,8 @@ def _weighted_words(output: Float32Array, lengths: Int64Array) -> list[Float32Ar
 
 SPLITS: Mapping[Task, Callable[[Float32Array, Int64Array], Sequence[Float32Array] | Float32Array]] = MappingProxyType(
     {
-        "embedding": _rows,
-        "classification": _rows,
+        "embedding": lambda output, _lengths: output,
+        "classification": lambda output, _lengths: output,
         "token_classification": _real_tokens,
         "sparse": _weighted_words,
         "multi_vector": _real_tokens,

@@ -148,7 +148,9 @@ class Supervisor:
                 case "hello":
                     self._distributor.add(child)
                 case "ready":
-                    self._note_ready()
+                    if not self._has_been_ready and self._children.is_ready():
+                        self._has_been_ready = True
+                        logger.info("listening on %s", self._address)
                 case "scrape":
                     self._start(self._answer_scrape(child, message["id"]))
                 case "leave" if child is self._children.serving.get(child.index):
@@ -156,11 +158,6 @@ class Supervisor:
             self._children.tell()
         self._distributor.remove(child)
         self._on_end(child, await child.ended())
-
-    def _note_ready(self) -> None:
-        if not self._has_been_ready and self._children.is_ready():
-            self._has_been_ready = True
-            logger.info("listening on %s", self._address)
 
     async def _answer_scrape(self, child: ChildProcess, number: int) -> None:
         child.tell("snapshot", id=number, metrics=await self._metrics.gather(self._children.all))

@@ -1,5 +1,6 @@
 import gc
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -77,10 +78,11 @@ class QueueAgainstDefinition(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         assert self.queue.texts == len(self.waiting)
         assert self.queue.tokens == sum(text.length for text in self.waiting)
+        waiting: Counter[QueuedRequest] = Counter()
+        for text in self.waiting:
+            waiting[text.request] += text.length
         for tokens in (1, 5, 8, 20, 32, 100):
-            ahead = sum(
-                min(tokens, sum(e.length for e in self.waiting if e.request is request)) for request in self.line
-            )
+            ahead = sum(min(tokens, own) for own in waiting.values())
             assert ahead <= self.queue.ahead_of(tokens) <= (1 if tokens in {1, 8, 32} else 1.21) * ahead
         assert self.queue.requests() == self.line
         oldest = min((self.arrived[request] for request in self.line), default=self.now)
