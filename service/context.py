@@ -117,26 +117,6 @@ class RequestContext:
         has_own_deadline: whether the caller gave it less time than the service does.
     """
 
-    __slots__ = (
-        "_answer",
-        "_used",
-        "error_code",
-        "error_shape",
-        "has_own_deadline",
-        "headers",
-        "is_abandoned",
-        "method",
-        "model",
-        "request_id",
-        "route",
-        "started",
-        "status",
-        "texts",
-        "tokens",
-        "trace_id",
-        "truncated",
-    )
-
     def __init__(
         self, route: str, method: str, headers: Collection[tuple[bytes, bytes]], error_shape: ErrorShape = OURS
     ) -> None:

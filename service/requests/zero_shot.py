@@ -65,12 +65,9 @@ class ZeroShotRequest(ModelChoice):
             Invalid: no labels, an empty text or label, a label twice, or a template without a place for the label.
             TooLarge: more texts or labels than allowed.
         """
-        theirs = self.parameters
-        labels = self.candidate_labels if theirs is None else theirs.candidate_labels
-        template = self.hypothesis_template if theirs is None else theirs.hypothesis_template
-        if labels is None:
+        given = self.parameters or self
+        if (labels := given.candidate_labels) is None:
             raise Invalid.at("candidate_labels", "Field required")
-        multi_label = self.multi_label if theirs is None else bool(theirs.multi_label)
         texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
         for name, count in (
             ("inputs", len(texts)),
@@ -80,7 +77,7 @@ class ZeroShotRequest(ModelChoice):
                 raise TooLarge.at(name, f"{count}, at most {most} a request are taken")
         if isinstance(labels, str):
             labels = [part.strip() for part in labels.split(",") if part.strip()]
-        return ZeroShot(texts, labels, template, multi_label=multi_label)
+        return ZeroShot(texts, labels, given.hypothesis_template, multi_label=bool(given.multi_label))
 
 
 class LabelScores(AnswerModel):

@@ -240,6 +240,10 @@ class RowTemplate:
             [part.types for part in self.added],
             [[kind] * len(part) for kind, part in zip(self.text_types, parts, strict=True)],
         )
+        segments = None
+        if len(parts) > 1:
+            own = [text.is_own(place) for text, place in zip(texts, kept, strict=True)]
+            segments = self._filled(None, [[text if mine else None for mine in part] for text, part in enumerate(own)])
         full_length = sum(len(text.ids) for text in texts) + self.num_added
         return TokenizedInput(
             input_ids=np.array(ids, dtype=np.int64),
@@ -248,27 +252,24 @@ class RowTemplate:
             encoding=self._encoding(texts, kept) if all(text.encodings for text in texts) else None,
             type_ids=np.array(types, dtype=np.int64) if any(types) else None,
             sources=tuple(sources),
-            segments=self._segments(texts, kept) if len(parts) > 1 else None,
+            segments=segments,
         )
 
     def _encoding(self, texts: Sequence[PlainTokens], kept: Sequence[slice]) -> KeptEncoding:
         parts = list(zip(texts, kept, strict=True))
-        offsets, words = [text.offsets(place) for text, place in parts], [text.words(place) for text, place in parts]
-        added = self.added
+        names = [part.names for part in self.added]
         return KeptEncoding(
-            tokens=self._around([part.names for part in added], [text.every("tokens", place) for text, place in parts]),
-            offsets=self._around([((0, 0),) * len(part.ids) for part in added], offsets),
-            word_ids=self._around([(None,) * len(part.ids) for part in added], words),
-            special_tokens_mask=self._around(
-                [(1,) * len(part.ids) for part in added],
-                [[int(not own) for own in text.is_own(place)] for text, place in parts],
+            tokens=self._around(names, [text.every("tokens", place) for text, place in parts]),
+            offsets=self._filled((0, 0), [text.offsets(place) for text, place in parts]),
+            word_ids=self._filled(None, [text.words(place) for text, place in parts]),
+            special_tokens_mask=self._filled(
+                1, [[int(not own) for own in text.is_own(place)] for text, place in parts]
             ),
         )
 
-    def _segments(self, texts: Sequence[PlainTokens], kept: Sequence[slice]) -> list[int | None]:
-        added = [(None,) * len(part.ids) for part in self.added]
-        own = [text.is_own(place) for text, place in zip(texts, kept, strict=True)]
-        return self._around(added, [[text if mine else None for mine in part] for text, part in enumerate(own)])
+    def _filled(self, filler: Any, parts: Sequence[Sequence[Any]]) -> list[Any]:
+        """The parts, with `filler` for each special token."""
+        return self._around([[filler] * len(part.ids) for part in self.added], parts)
 
     @staticmethod
     def _around(added: Sequence[Sequence[Any]], parts: Sequence[Sequence[Any]]) -> list[Any]:

@@ -166,15 +166,12 @@ def _form_bytes(forms: list[EmbeddingType], numbers: int, most: int) -> int:
 
 
 def _in_forms(vectors: Any, forms: list[EmbeddingType], runner: Runner) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for form in forms:
-        if form == "float":
-            found[form] = vectors
-        elif form == "base64":
-            found[form] = [as_base64(vector) for vector in vectors]
-        else:
-            found[form] = quantize(vectors, form, runner.manifest)
-    return found
+    def write(form: EmbeddingType) -> Any:
+        if form == "base64":
+            return [as_base64(vector) for vector in vectors]
+        return vectors if form == "float" else quantize(vectors, form, runner.manifest)
+
+    return {form: write(form) for form in forms}
 
 
 def _meta(**units: int) -> dict[str, Any]:
