@@ -1,7 +1,7 @@
 """Several models in one process: which one answers, and that none is in the way of another."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from service.app import ROUTES, create_app
 from service.errors import Overloaded
 from service.models import ServedModel
 from service.runner import Runner
+from service.server import Server
 from service.services import Readiness
 from service.settings import SettingsError, read_settings
 from tests.service.fake_engine import FakeBackend, load_fake_runner, write_fake_artifact
-from tests.service.process import ServerProcess
 
 TEXT = "the cat sat"
 BY_NAME: dict[str, dict[str, Any]] = {  # every route whose body has the field, and a body that it takes
@@ -353,18 +353,37 @@ def test_models_of_the_command_line(tmp_path: Path) -> None:
     assert settings.named_models == [("", Path("a")), ("", Path("b")), ("c", Path("d"))]
 
 
-def test_a_server_starts_without_the_model_that_does_not_load(fake_artifact: Path, tmp_path: Path) -> None:
-    arguments = ["--model", f"one={fake_artifact}", "--more-models", f"two={tmp_path / 'none'}"]
-    with ServerProcess("tests.service.fake_server", *arguments) as server:
-        server.wait_until_ready()
-        bodies = [{"inputs": TEXT, "model": name} for name in ("one", "two")]
-        assert [server.request("POST", "/encode", body)[0] for body in bodies] == [200, 503]
-        assert server.stop() == 0
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
+    """Has a server load its models, without a port."""
+    monkeypatch.setattr("service.server.keep_collections_short", lambda: None)  # the tests' own objects come and go
+    servers: list[Server] = []
+
+    def become_ready(*arguments: str) -> Server:
+        servers.append(Server(read_settings([*arguments, "--workers", "1"]), Readiness(), load_fake_runner, "nowhere"))
+        asyncio.run(servers[-1]._become_ready())
+        return servers[-1]
+
+    yield become_ready
+    for model in (model for server in servers for model in server._services.models if model.loaded):
+        model.runner().close(5)
 
 
-def test_a_default_that_is_none_of_them_ends_the_start(fake_artifact: Path, tmp_path: Path) -> None:
+def test_a_server_starts_without_the_model_that_does_not_load(
+    start: Callable[..., Server], fake_artifact: Path, tmp_path: Path
+) -> None:
+    server = start(f"one={fake_artifact}", f"two={tmp_path / 'none'}")
+    assert server.failure is None
+    client = TestClient(server.config.app)  # type: ignore[arg-type]  # uvicorn takes other kinds of apps too
+    assert client.get("/readyz").status_code == 200
+    bodies = [{"inputs": TEXT, "model": name} for name in ("one", "two")]
+    assert [client.post("/encode", json=body).status_code for body in bodies] == [200, 503]
+
+
+def test_a_default_that_is_none_of_them_ends_the_start(
+    start: Callable[..., Server], fake_artifact: Path, tmp_path: Path
+) -> None:
     second = write_fake_artifact(tmp_path / "second")
-    arguments = ["--model", f"one={fake_artifact}", "--more-models", f"two={second}", "--default", "three"]
-    with ServerProcess("tests.service.fake_server", *arguments) as server:
-        assert server.wait() == 1
-    assert "--default three: no such model; one, two are served here" in server.log
+    server = start(f"one={fake_artifact}", f"two={second}", "--default", "three")
+    assert (server.should_exit, server.readiness.is_ready()) == (True, False)
+    assert str(server.failure) == "--default three: no such model; one, two are served here"

@@ -82,7 +82,11 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"pairs": [["a cat " * 60, "a dog"]], "truncate": False}, "pairs[0]: ", 413),
         ({"pairs": [["cat " * 90, "dog"]], "pair_truncation": "only_second"}, "pairs[0]: the first text has 180", 413),
     ],
-    "sparse_encoder /encode 2": [{}, ({"pairs": [["a", "b"]]}, "pairs: drawn reads one text at a time")],
+    "sparse_encoder /encode 2": [
+        {},
+        ({"pairs": [["a", "b"]]}, "pairs: drawn reads one text at a time"),
+        ({"inputs": "a", "outputs": ["sparse"]}, "it has none to choose from (its task is"),
+    ],
     "fake /encode": [
         {"inputs": "cat"},
         ({"raw_scores": True}, "raw_scores: the answer has no scores"),
@@ -125,11 +129,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
             "attention.renormalize: no such field (did you",
         ),
     ],
-    "fake /explain 2": [{"a": "cat", "b": "dog"}, ({"zzz": 1}, "zzz: no such field")],
-    "fake /v1/embeddings 2": [
-        {"input": "cat"},
-        ({"dimenions": 1}, "dimenions: no such field (did you mean dimensions?)"),
-    ],
     "fake /encode 2": [
         {"inputs": "cat", "attention": {"form": "decomposition"}},
         ({"head_mask": [[0, 0, 0.0]]}, "head_mask: "),
@@ -145,7 +144,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"dimensions": HIDDEN_SIZE + 1}, "dimensions: "),
         ({"dimensions": 0}, "dimensions: "),
         ({"similarity": "euclidean"}, "similarity: "),
-        ({"c": "text"}, "c: "),
+        ({"zzz": 1}, "zzz: no such field"),
     ],
     "embedder /rerank": [
         {"query": "a", "documents": ["b"]},
@@ -154,14 +153,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"weights": {"dense": 0}}, "expected a weight above 0"),
     ],
     "embedder /embed_sparse": [{}, ({"inputs": "a"}, "", 404)],
-    "embedder /encode 4": [
-        {},
-        ({"inputs": "a", "outputs": ["dense", "sparse"]}, "outputs: drawn gives no sparse; it has"),
-    ],
-    "sparse_encoder /encode 3": [
-        {},
-        ({"inputs": "a", "outputs": ["sparse"]}, "it has none to choose from (its task is"),
-    ],
     "fake /tokenize": [
         {"inputs": "a"},
         ({"inputs": [1, 2]}, ""),
@@ -204,6 +195,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
     "embedder /encode 3": [
         {},
         ({"inputs": "a", "role": "query"}, "reads queries and documents alike"),
+        ({"inputs": "a", "outputs": ["dense", "sparse"]}, "outputs: drawn gives no sparse; it has"),
         ({"inputs": "a", "return_tokens": True}, "return_tokens: the answer has no vectors of tokens"),
         ({"inputs": "a", "pool_factor": 2}, "pool_factor: it is for the token vectors"),
     ],
@@ -334,6 +326,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({}, "input: "),
         ({"input": "cat", "encoding_format": "float16"}, "encoding_format: "),
         ({"input": "cat", "dimensions": 1000}, "dimensions: "),
+        ({"input": "cat", "dimenions": 1}, "dimenions: no such field (did you mean dimensions?)"),
     ],
     "fake /embeddings": [{}, ({"input": "cat", "dimensions": 1000}, "dimensions: ")],
     "fake /embed": [

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -75,15 +74,9 @@ def test_a_table_has_no_attention(client: Client, table: TaskArtifact) -> None:
     assert "the model has no heads (a table of vectors, or all were removed), so it has no attention" in refused.text
 
 
-@pytest.mark.parametrize(
-    ("tensors", "message"),
-    [
-        ({"other": torch.ones(3, 4)}, "needs a tensor embedding.weight, or embeddings"),
-        ({"embeddings": torch.ones(3, 4, dtype=torch.int8)}, "needs a tensor embedding.weight, or embeddings"),
-    ],
-)
-def test_what_is_no_table_is_refused(tmp_path: Path, tensors: dict[str, Any], message: str) -> None:
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     folder = write_table(tmp_path / "folder", "model2vec")
-    save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(UnsupportedModel, match=message):
-        read_checkpoint(Folder(folder, "table"))
+    for tensors in ({"other": torch.ones(3, 4)}, {"embeddings": torch.ones(3, 4, dtype=torch.int8)}):
+        save_file(tensors, folder / "model.safetensors")
+        with pytest.raises(UnsupportedModel, match="needs a tensor embedding.weight, or embeddings"):
+            read_checkpoint(Folder(folder, "table"))
