@@ -35,11 +35,6 @@ class DrainRate:
         self._seconds = self._seconds * _DECAY + seconds
         self._runs = self._runs * _DECAY + 1
 
-    @property
-    def is_known(self) -> bool:
-        """Whether a batch was counted."""
-        return self._tokens > 0
-
     def seconds_for(self, tokens: int, workers: int) -> float:
         """Seconds in which that many workers drain that many tokens; 0 before the first batch."""
         return tokens * self._seconds / (self._tokens * workers) if self._tokens else 0.0

@@ -25,7 +25,6 @@ from service.machine import lower_thread_priority
 logger = logging.getLogger(__name__)
 
 NICE = 15  # the workers' is 5: with both busy, Linux gives these threads a tenth of a core's time
-JUDGING_RUNS = 4  # of a request that came before any rate was known; the first run alone is a slow one
 RUN_ROWS = 2048  # token vectors in a run, sources times tokens: its memory, and how soon another request has a turn
 FAILED = "explaining failed; the log has the details"
 CLOSED = "this process no longer takes work; another one may"
@@ -97,8 +96,7 @@ class DecompositionQueue:
             deadline: `time.monotonic()` value after which the answer is worth nothing.
 
         Raises:
-            TooLarge: it would not be done before its deadline if nothing else waited, by the rate so far; the first
-                request of all is judged by its own first run.
+            TooLarge: it would not be done before its deadline if nothing else waited, by the rate so far.
             Overloaded: the expected wait is too long.
             DeadlineExceeded: the deadline passed.
             InferenceFailed: the decomposer failed, or could not be loaded.
@@ -109,7 +107,7 @@ class DecompositionQueue:
         self._admit(rows, left)
         try:
             async with asyncio.timeout(None if deadline is None else left):
-                return await self._run(texts, rows, time.monotonic() + left)
+                return await self._run(texts)
         except TimeoutError:
             raise DeadlineExceeded() from None
         finally:
@@ -133,7 +131,9 @@ class DecompositionQueue:
                 raise NotReady(CLOSED)
             if left <= 0:
                 raise DeadlineExceeded()
-            alone = self._seconds_alone(rows, left)
+            alone = self._rate.seconds_for(rows, self._threads)  # 0 before any run
+            if alone > left:
+                raise TooLarge(f"explaining this takes about {alone:.0f} s here, {left:.0f} are left: send less text")
             refusal = delay_refusal(
                 self._rate,
                 rows,
@@ -147,17 +147,9 @@ class DecompositionQueue:
             self.waiting_rows += rows
             self._sizes.change(0, rows)
 
-    def _seconds_alone(self, rows: int, left: float) -> float:
-        """Seconds that these rows take alone, 0 before any run; raises `TooLarge` if fewer are left."""
-        alone = self._rate.seconds_for(rows, self._threads)
-        if alone > left:
-            raise TooLarge(f"explaining this takes about {alone:.0f} s here, {left:.0f} are left: send less text")
-        return alone
-
-    async def _run(self, texts: Sequence[WholeText], rows: int, deadline: float) -> Decomposed:
+    async def _run(self, texts: Sequence[WholeText]) -> Decomposed:
         """Every run of every text, at most as many at once as there are threads: others have their turn between."""
         submitted, starts = time.monotonic(), list[float]()
-        is_judged = self._rate.is_known
         found: list[dict[int, TokenParts]] = [{} for _ in texts]
         runs = (
             (of_text, place, text, sources)
@@ -166,13 +158,8 @@ class DecompositionQueue:
         )
 
         async def take_turns() -> None:
-            nonlocal is_judged, rows
             for of_text, place, text, sources in runs:
                 of_text[place] = await self._on_thread(text, sources, starts)
-                rows -= len(sources) * len(text.input_ids)
-                if not is_judged and len(starts) >= JUDGING_RUNS:
-                    is_judged = True
-                    self._seconds_alone(rows, deadline - time.monotonic())
 
         turns = [asyncio.ensure_future(take_turns()) for _ in range(self._threads)]
         try:
