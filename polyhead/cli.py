@@ -466,24 +466,15 @@ def tree() -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit code."""
+    code = 0
     try:
-        tree().main(list(sys.argv[1:] if arguments is None else arguments), prog_name="polyhead")
-        return 0
-    except SystemExit as ended:
-        return _flushed(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
-    except OutputError as error:  # of --version
-        say(f"polyhead: {error}")
-        return FAILED
-    except OSError as error:  # of help
-        say(f"polyhead: {unwritten(error)}")
-        return FAILED
-
-
-def _flushed(code: int) -> int:
-    try:
+        try:
+            tree().main(list(sys.argv[1:] if arguments is None else arguments), prog_name="polyhead")
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         if sys.stdout is not None:
             sys.stdout.flush()
-    except OSError as error:
-        say(f"polyhead: {unwritten(error)}")
+    except (OutputError, OSError) as error:  # of --version; of help
+        say(f"polyhead: {unwritten(error) if isinstance(error, OSError) else error}")
         return FAILED
     return code

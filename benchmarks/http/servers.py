@@ -1,7 +1,7 @@
 """Servers that leave something out, to see what the rest costs: `python -m benchmarks.http.servers KIND ...`.
 
 `bare` speaks HTTP by uvicorn alone and answers the same bytes whatever it is asked. `no-model` is the service, with
-every setting, but for a model that computes nothing. The model of `waiting` takes TEXT_SECONDS for each text, and no
+every setting, but for a model that computes nothing. It takes TEXT_SECONDS for each text, if that is set, and no
 processor: with it a machine has as many cores for the model as there are workers.
 """
 
@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from model.artifact import TOKENIZER, Artifact
 from service.__main__ import main as serve
-from service.inference.backend import Backend, Batch, BatchOutput
+from service.inference.backend import Batch, BatchOutput
 from service.observability.stages import BatchRecord
 from service.runner import Runner, make_batcher, plan_runtime
 from service.settings import Settings
@@ -29,18 +29,7 @@ VECTOR /= np.linalg.norm(VECTOR)
 
 
 class NoModel:
-    """A backend whose runs take no time: the same vector for every text."""
-
-    def run(self, batch: Batch) -> BatchOutput:
-        """See `service.inference.backend.Backend`."""
-        return BatchOutput(np.tile(VECTOR, (len(batch.lengths), 1)), None, {})
-
-    def close(self) -> None:
-        """Holds nothing."""
-
-
-class WaitingModel(NoModel):
-    """A backend that waits: the same vector for every text, after its time.
+    """A backend that computes nothing: the same vector for every text, after its time.
 
     Args:
         seconds: for each text.
@@ -51,24 +40,20 @@ class WaitingModel(NoModel):
 
     def run(self, batch: Batch) -> BatchOutput:
         """See `service.inference.backend.Backend`."""
-        time.sleep(self._seconds * len(batch.lengths))
-        return super().run(batch)
+        if self._seconds:
+            time.sleep(self._seconds * len(batch.lengths))
+        return BatchOutput(np.tile(VECTOR, (len(batch.lengths), 1)), None, {})
+
+    def close(self) -> None:
+        """Holds nothing."""
 
 
 def load(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Runner:
     """The engine of `no-model`."""
-    return _engine_with(NoModel(), settings, on_batch)
-
-
-def load_waiting(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Runner:
-    """The engine of `waiting`."""
-    return _engine_with(WaitingModel(float(os.environ["TEXT_SECONDS"])), settings, on_batch)
-
-
-def _engine_with(backend: Backend, settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Runner:
     artifact, runtime = Artifact.open(settings.model), plan_runtime(settings)
     path, longest = artifact.path(TOKENIZER), artifact.manifest.max_sequence_length
     tokenizer = Tokenizer.load(path, longest, threads=runtime.workers)
+    backend = NoModel(float(os.environ.get("TEXT_SECONDS", "0")))
     batcher = make_batcher(backend, settings, workers=runtime.workers, on_batch=on_batch)
     batcher.start()
     return Runner(artifact, tokenizer, batcher, runtime)
@@ -94,7 +79,5 @@ if __name__ == "__main__":
         serve_bare()
     elif sys.argv[1:2] == ["no-model"]:
         sys.exit(serve(sys.argv[2:], load))
-    elif sys.argv[1:2] == ["waiting"]:
-        sys.exit(serve(sys.argv[2:], load_waiting))
     else:
-        sys.exit("expected: bare, or no-model or waiting with the service's flags")
+        sys.exit("expected: bare, or no-model with the service's flags")

@@ -6,11 +6,12 @@ It measures nothing itself.
 import json
 import os
 import platform
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from statistics import linear_regression
 from typing import Any, TypeVar
@@ -19,10 +20,9 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.lib.command import CannotMeasure
+from model.processor import CPUINFO, processor_name, vector_instructions
 
 PACKAGES = ("numpy", "onnxruntime", "tokenizers", "fastapi", "uvicorn", "uvloop", "torch")
-# Instructions that decide how fast int8 and bf16 products are, as /proc/cpuinfo spells them.
-INSTRUCTIONS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "i8mm")
 QUIET_CORES = 0.05  # what the system itself may take while a benchmark runs
 
 
@@ -164,17 +164,17 @@ def labels(folders: Sequence[Path]) -> dict[Path, str]:
 
 def describe_machine() -> dict[str, Any]:
     """CPU model, usable cores, memory, instructions, versions, and how much of it others used since the import."""
-    facts = _read_cpuinfo()
-    flags = (facts.get("flags") or facts.get("Features", "")).split()
+    cpuinfo = CPUINFO.read_text()
+    kind = (re.search(rf"^{key}\s*: (.*)$", cpuinfo, re.MULTILINE) for key in ("cpu family", "model", "stepping"))
     return {
-        "cpu": facts.get("model name") or platform.processor() or platform.machine(),
-        "cpu_family_model_stepping": "/".join(facts.get(key, "?") for key in ("cpu family", "model", "stepping")),
+        "cpu": processor_name() or platform.processor() or platform.machine(),
+        "cpu_family_model_stepping": "/".join(found[1] if found else "?" for found in kind),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
-        "instructions": [name for name in INSTRUCTIONS if name in flags],
+        "instructions": list(vector_instructions()),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "versions": {found.name: found.version for found in distributions() if found.name in PACKAGES},
         "cores_busy_elsewhere": round(_BEGINNING.elsewhere(), 3),
     }
 
@@ -206,22 +206,6 @@ def _plain(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {item}" for key, item in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _read_cpuinfo() -> dict[str, str]:
-    path = Path("/proc/cpuinfo")
-    if not path.exists():
-        return {}
-    first_core = path.read_text().split("\n\n", 1)[0]
-    pairs = (line.partition(":") for line in first_core.splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 OURS, THEIRS = "#2f7fb3", "#97a2ac"

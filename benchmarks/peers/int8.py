@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from benchmarks.lib.command import TEXTS, CannotMeasure, parser_of, program
 from benchmarks.lib.comparison import Way, best_of, compare, engine_ways
 from benchmarks.lib.engines import Engine
-from benchmarks.lib.report import Table, describe_machine, emit
+from benchmarks.lib.report import Table, emit
 from benchmarks.lib.texts import fingerprint, load_texts, standard_plans, tokenize
 from benchmarks.peers.peers import (
     CANDLE,
@@ -33,6 +33,7 @@ from benchmarks.peers.peers import (
     opened,
 )
 from export.similarity import row_cosines
+from model.processor import processor_name, vector_instructions
 
 COMPARED_TEXTS = 256  # whose vectors are compared
 CALIBRATION_TEXTS = 256  # that NNCF chooses ranges by
@@ -106,14 +107,6 @@ def summarize(rates: Table, vectors: Mapping[str, Vectors], exact: str, title: s
     return table
 
 
-def describe_processor() -> str:
-    """Kind of processor, and whether it has the instructions that int8 products are fast with."""
-    machine = describe_machine()
-    vnni = [name for name in machine["instructions"] if "vnni" in name or name in ("amx_int8", "i8mm")]
-    kind = f"{machine['cpu']} {machine['cpu_family_model_stepping']}, {machine['cores']} cores"
-    return f"{kind}, {' and '.join(vnni) if vnni else 'no VNNI'}"
-
-
 @program
 def main() -> None:
     """Prepares every engine, measures alternately, prints rates and cosines."""
@@ -137,6 +130,8 @@ def main() -> None:
         for name in (*arguments.peers, *(E5_ALONE if arguments.prefix else ())):
             ways |= run.peers.attempt(name, partial(candidate_ways, run, name, vectors))
         rates = compare(f"{arguments.texts} short texts a pass", ways, arguments.rounds)
-    best = summarize(rates, vectors, "Polyhead fp32", f"int8 on {describe_processor()}")
+    vnni = [name for name in vector_instructions() if "vnni" in name or name in ("amx_int8", "i8mm")]
+    processor = f"{processor_name()}, {' and '.join(vnni) if vnni else 'no VNNI'}"
+    best = summarize(rates, vectors, "Polyhead fp32", f"int8 on {processor}")
     peers = {"peers": run.peers.versions, "skipped": run.peers.skipped}
     emit("peers int8", [rates, best], **peers, texts=fingerprint(run.texts))

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from scipy.stats import spearmanr
 
@@ -28,7 +27,6 @@ from benchmarks.peers.peers import SENTENCE_TRANSFORMERS, Peers, add_peer_argume
 from benchmarks.peers.worker import Task
 from model.artifact import TOKENIZER, Artifact
 
-ROUTE = "/rerank"
 SAME_ORDER = 0.9  # Spearman's rho of two lists of scores; int8 stays above it, other documents do not
 PEERS = ("cross-encoder", *INFINITY_ENGINES)
 CROSS_ENCODER = "CrossEncoder.predict"
@@ -42,10 +40,10 @@ class Question:
     documents: Sequence[str]
     tokens: int
 
-    def request(self, documents_field: str) -> Request:
-        """`POST /rerank` with the documents under this name."""
-        body = {"query": self.query, documents_field: list(self.documents)}
-        return post(ROUTE, body, texts=len(self.documents), tokens=self.tokens)
+    def request(self) -> Request:
+        """`POST /rerank` in Infinity's form, which both servers take."""
+        body = {"query": self.query, "documents": list(self.documents)}
+        return post("/rerank", body, texts=len(self.documents), tokens=self.tokens)
 
 
 def make_questions(artifact: Artifact, texts: Sequence[str], documents: int) -> list[Question]:
@@ -57,13 +55,6 @@ def make_questions(artifact: Artifact, texts: Sequence[str], documents: int) -> 
         encodings = tokenizer.encode_batch([(query, document) for document in found])
         questions.append(Question(query, found, sum(len(encoding.ids) for encoding in encodings)))
     return questions
-
-
-def read_scores(answer: Any) -> list[float]:
-    """Scores in the order of the documents: of TEI's answer, which is a list, or of Infinity's, which holds one."""
-    items = answer if isinstance(answer, list) else answer["results"]
-    scores = {item["index"]: float(item["score" if "score" in item else "relevance_score"]) for item in items}
-    return [scores[index] for index in range(len(scores))]
 
 
 def require_same_order(scores: Sequence[float], expected: Sequence[float]) -> None:
@@ -97,12 +88,12 @@ class Rerankers:
     def service_ways(self, directory: Path, precision: str) -> dict[str, Way]:
         """This project's service."""
         server = self.peers.stack.enter_context(polyhead(directory, {}))
-        return self._http_ways(f"Polyhead {precision}", server, "texts")
+        return self._http_ways(f"Polyhead {precision}", server)
 
     def infinity_ways(self, engine: str) -> dict[str, Way]:
         """Infinity's server with one of its engines."""
         server = start_infinity(self.peers, self.weights, engine, "text-classification")
-        return self._http_ways(f"Infinity {engine}", server, "documents")
+        return self._http_ways(f"Infinity {engine}", server)
 
     def cross_encoder_ways(self) -> dict[str, Way]:
         """sentence-transformers without HTTP."""
@@ -118,9 +109,10 @@ class Rerankers:
         self.check(peer.vectors(range(size))[:, 0].tolist())
         return peer.ways("CrossEncoder")
 
-    def _http_ways(self, name: str, server: Server, documents_field: str) -> dict[str, Way]:
-        requests = [question.request(documents_field) for question in self.questions]
-        self.check(read_scores(fetch(server, requests[0])))
+    def _http_ways(self, name: str, server: Server) -> dict[str, Way]:
+        requests = [question.request() for question in self.questions]
+        results = sorted(fetch(server, requests[0])["results"], key=lambda item: int(item["index"]))
+        self.check([item["relevance_score"] for item in results])
         way = over_http(server, requests, self.arguments.connections, self.arguments.seconds)
         server.pause()
         return {f"{name}, HTTP": partial(resumed, server, way)}

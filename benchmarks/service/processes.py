@@ -65,7 +65,7 @@ def _describe(layout: Layout, samples: Sequence[Sample], of_one: Sequence[Sample
 def _waiting(model: Path, layout: Layout) -> AbstractContextManager[Server]:
     processes, workers = layout
     flags = ("--model", str(model), "--processes", str(processes), "--workers", str(workers // processes))
-    return lacking("waiting", *flags, TEXT_SECONDS=str(TEXT_SECONDS))
+    return lacking("no-model", *flags, TEXT_SECONDS=str(TEXT_SECONDS))
 
 
 def measure_balance(arguments: argparse.Namespace) -> Table:

@@ -198,7 +198,7 @@ BAD_FILES: list[tuple[bytes, str, str, str]] = [  # content, name, flags besides
 ]
 
 
-@pytest.mark.parametrize(("content", "name", "flags", "message"), BAD_FILES)
+@pytest.mark.parametrize(("content", "name", "flags", "message"), BAD_FILES, ids=[row[-1] for row in BAD_FILES])
 def test_what_goes_wrong_is_said_and_leaves_no_file(
     content: bytes, name: str, flags: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
