@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.lib import texts
 from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.comparison import Sample, compare
 from benchmarks.lib.report import in_turns
@@ -27,6 +28,38 @@ def test_candidates_run_in_turns_and_the_warm_up_is_dropped() -> None:
     results = in_turns({"a": lambda: run("a"), "b": lambda: run("b")}, rounds=2)
     assert "".join(order) == "ababab"
     assert results == {"a": [3, 5], "b": [4, 6]}
+
+
+LIBRARY = '''"""A module about one thing and nothing else.
+
+A second paragraph says what the first one left out.
+"""
+
+def run() -> None:
+    """Runs: `x = f(y) + {1: 2}[z] - 3 * (4 / 5) ** 6 // 7 % 8`."""
+
+class Kept:
+    """Too short."""
+'''
+
+
+def test_texts_are_the_prose_of_a_librarys_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (tmp_path / "kept.py", tmp_path / "test" / "left_out.py"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(LIBRARY if path.parent == tmp_path else LIBRARY.replace("thing", "test"))
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+    monkeypatch.setattr(texts, "topics", {"more": " ".join(["A topic", "of five words each"] * 70) + "."})
+    monkeypatch.setattr(texts, "_documentation", texts._documentation.__wrapped__)
+    first, second = "A module about one thing and nothing else.", "A second paragraph says what the first one left out."
+    assert set(texts._paragraphs.__wrapped__()) == {first, second}
+    entries = texts._entries.__wrapped__()
+    assert entries[0] == f"{first} {second}"
+    assert len(entries) == 2, "code is no paragraph; the topic is too long, the class has too few words"
+    monkeypatch.setattr(texts, "_paragraphs", lambda: (first, second))
+    monkeypatch.setattr(texts, "_entries", lambda: (first,))
+    assert sorted(texts.load_texts("short", 4)) == sorted([first, second] * 2)
+    assert texts.load_texts("mixed", 2) == [first, first]
+    assert texts.load_texts("short", 4) == texts.load_texts("short", 4)
 
 
 SERVER = """
