@@ -78,14 +78,6 @@ def test_norms_are_weights_times_the_norms_of_values(shared: Served, options: di
         np.testing.assert_allclose(np.array(maps).reshape(wanted.shape), wanted, rtol=0, atol=2e-6)
 
 
-def test_the_largest_norms_and_the_sum_of_the_others(shared: Served) -> None:
-    entry = attention_of(shared, layers=[1], form="norms", top_k=2)
-    expected = MAPS[1] * value_norms(np.array(IDS), 1)[:, np.newaxis]
-    largest = -np.sort(-expected, axis=-1)[..., :2]
-    np.testing.assert_allclose(entry["weights"], [largest], rtol=1e-6)
-    np.testing.assert_allclose(entry["left_out"], [expected.sum(axis=-1) - largest.sum(axis=-1)], atol=2e-6)
-
-
 @pytest.mark.parametrize("reduce", ["mean", "max"])
 def test_a_reduced_answer_says_so_and_keeps_its_axes(shared: Served, reduce: str) -> None:
     entry = attention_of(shared, layers=[1, 2, 0], reduce=reduce)
@@ -134,16 +126,16 @@ def test_special_tokens_among_token_ids_are_those_the_tokenizer_adds(shared: Ser
     np.testing.assert_allclose(entry["weights"][0], MAPS[0][:, 1:-1, 1:-1], atol=1e-6)
 
 
-def test_top_k_are_the_largest_and_the_mass_left_out(shared: Served) -> None:
-    entry = attention_of(shared, layers=[1, 0], top_k=2)
-    for layer, indices, weights, left_out in zip(
-        [1, 0], entry["indices"], entry["weights"], entry["left_out"], strict=True
-    ):
-        order = np.argsort(-MAPS[layer], axis=-1, kind="stable")[..., :2]
-        np.testing.assert_array_equal(indices, order)
-        largest = np.take_along_axis(MAPS[layer], order, axis=-1)
-        np.testing.assert_array_equal(np.array(weights, np.float32), largest)
-        np.testing.assert_allclose(left_out, 1 - largest.sum(axis=-1, dtype=np.float64), atol=1e-6)
+@pytest.mark.parametrize("form", ["weights", "norms"])
+def test_top_k_are_the_largest_and_the_mass_left_out(shared: Served, form: str) -> None:
+    entry = attention_of(shared, layers=[1, 0], top_k=2, form=form)
+    for layer, *found in zip([1, 0], entry["indices"], entry["weights"], entry["left_out"], strict=True):
+        maps = MAPS[layer] if form == "weights" else MAPS[layer] * value_norms(np.array(IDS), layer)[:, np.newaxis]
+        order = np.argsort(-maps, axis=-1, kind="stable")[..., :2]
+        largest = np.take_along_axis(maps, order, axis=-1)
+        left_out = maps.sum(axis=-1, dtype=np.float64) - largest.sum(axis=-1, dtype=np.float64)
+        for array, expected in zip(found, (order, largest, left_out), strict=True):
+            np.testing.assert_allclose(array, expected, rtol=1e-6, atol=2e-6)
 
 
 def test_base64_holds_the_same_numbers(shared: Served) -> None:

@@ -10,7 +10,7 @@ import pytest
 from service.errors import DeadlineExceeded, Invalid, NotReady, Overloaded
 from service.tokenization import queue as tokenizer_queue
 from service.tokenization.queue import INLINE_CHARACTERS, Part, TokenizerQueue
-from service.tokenization.tokenizer import CHARACTERS_AT_ONCE, Tokenizer
+from service.tokenization.tokenizer import CHARACTERS_AT_ONCE, TEXTS_AT_ONCE, Tokenizer
 from tests.service.conftest import Served
 from tests.service.fake_backend import PATIENCE
 from tests.service.fake_engine import MAX_LENGTH, make_tokenizer
@@ -182,10 +182,12 @@ def test_a_long_text_leaves_other_threads_the_interpreter(*, ids_only: bool) -> 
 def test_texts_come_to_the_library_in_calls_of_few_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
     sizes: list[int] = []
+    counts: list[int] = []
     whole = tokenizer._encode
 
     def encode(texts: list[str], *, ids_only: bool) -> Any:
         sizes.append(sum(map(len, texts)))
+        counts.append(len(texts))
         return whole(texts, ids_only=ids_only)
 
     monkeypatch.setattr(tokenizer, "_encode", encode)
@@ -195,6 +197,9 @@ def test_texts_come_to_the_library_in_calls_of_few_milliseconds(monkeypatch: pyt
     assert sum(sizes) == sum(map(len, texts))
     assert sorted(sizes)[-1] == 80_000
     assert sorted(sizes)[-2] <= CHARACTERS_AT_ONCE
+    counts.clear()
+    tokenizer.encode_now(["cat " * 20] * (3 * TEXTS_AT_ONCE + 1))
+    assert counts == [TEXTS_AT_ONCE] * 3 + [1], "what is cut off is held for few texts at once"
 
 
 TEXT = "the cat " * 1000
