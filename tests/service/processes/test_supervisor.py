@@ -171,9 +171,9 @@ def test_a_killed_process_loses_at_most_what_it_held(pair: ServerProcess, may_lo
 class Load:
     """Clients that ask without a pause, each over the connection that it has from the start."""
 
-    def __init__(self, pair: ServerProcess, stack: ExitStack, count: int) -> None:
+    def __init__(self, server: ServerProcess, stack: ExitStack, count: int) -> None:
         self.statuses: Counter[int] = Counter()
-        self.clients = clients(pair, stack, count)
+        self.clients = clients(server, stack, count)
         self._is_over = threading.Event()
         self._threads = [threading.Thread(target=self._ask, args=(client,)) for client in self.clients]
         for thread in self._threads:
