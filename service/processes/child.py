@@ -188,7 +188,7 @@ class Membership(ProcessGroup):
         self._link = await Link.open(self._control)
 
     async def follow(self, registry: CollectorRegistry, on_order: Callable[[str], None]) -> None:
-        """Does what the parent says until it says no more, which orders the end: `leave`, `drain` or `end`."""
+        """Does what the parent says; its orders are `leave`, `drain` and `end`, and that it is gone means `end`."""
         assert self._link is not None  # noqa: S101 - opened before
         self.say("hello")
         async for message in self._link.messages():

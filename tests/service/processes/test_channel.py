@@ -1,11 +1,12 @@
-"""Connections from one process to another, here both ends in one."""
+"""Connections and messages from one process to another, here both ends in one."""
 
+import asyncio
 import socket
 from collections.abc import Iterator
 
 import pytest
 
-from service.processes.channel import give_connection, take_connection
+from service.processes.channel import Link, give_connection, take_connection
 
 
 @pytest.fixture
@@ -68,3 +69,19 @@ def test_nothing_is_given_to_who_takes_none(channel: tuple[socket.socket, socket
             assert given < 100_000, "a channel that is never full"
         channel[1].close()
         assert not give_connection(channel[0], served.fileno())
+
+
+async def test_metrics_are_asked_for_and_none_come_of_who_is_gone() -> None:
+    ours, theirs = socket.socketpair()
+    asking, asked = await Link.open(ours), await Link.open(theirs)
+    heard, said = asked.messages(), asyncio.ensure_future(anext(asking.messages()))
+    first = asyncio.create_task(asking.ask_metrics())
+    asked.send("snapshot", id=(await anext(heard))["id"], metrics=[{"name": "seen"}])
+    assert await first == [{"name": "seen"}]
+    assert (await said)["kind"] == "snapshot"
+    second = asyncio.create_task(asking.ask_metrics())
+    await anext(heard)
+    await asked.finish()
+    assert [message async for message in asking.messages()] == []
+    assert await second is None
+    await asking.finish()
