@@ -54,23 +54,24 @@ def asked(folder: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_the_cpu_build_is_installed_from_an_index_that_answers(tmp_path: Path) -> None:
-    status, said = run("deploy/cpu-torch", pip(tmp_path), INDEX)
-    assert (status, said) == (0, f"==> {ASKED}\n")
-    _, install = asked(tmp_path)
-    assert "--isolated" in install
-    (torch,) = (line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
-    assert install.endswith(f"--no-deps --index-url {INDEX} {torch}")
-
-
 @pytest.mark.parametrize(
-    ("answers", "said_too", "times"),
-    [(False, "it cannot be reached: ", 1), (True, "it could not be installed from there: ", 2)],
+    ("answers", "installs", "said_too", "times"),
+    [
+        (True, True, "", 2),
+        (False, False, f"==> it cannot be reached: {OTHERWISE}\n", 1),
+        (True, False, f"==> it could not be installed from there: {OTHERWISE}\n", 2),
+    ],
 )
-def test_what_fails_is_said_and_left_to_pip(tmp_path: Path, answers: bool, said_too: str, times: int) -> None:
-    status, said = run("deploy/cpu-torch", pip(tmp_path, index_answers=answers, installs=False), INDEX)
-    assert (status, said) == (0, f"==> {ASKED}\n==> {said_too}{OTHERWISE}\n")
+def test_the_cpu_build_is_asked_of_its_index_and_what_fails_is_left_to_pip(
+    tmp_path: Path, answers: bool, installs: bool, said_too: str, times: int
+) -> None:
+    status, said = run("deploy/cpu-torch", pip(tmp_path, index_answers=answers, installs=installs), INDEX)
+    assert (status, said) == (0, f"==> {ASKED}\n{said_too}")
     assert len(asked(tmp_path)) == times
+    if answers:
+        (torch,) = (line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
+        assert "--isolated" in asked(tmp_path)[-1]
+        assert asked(tmp_path)[-1].endswith(f"--no-deps --index-url {INDEX} {torch}")
 
 
 def test_no_index_is_asked_where_none_is_named_or_a_driver_is_there(tmp_path: Path) -> None:
@@ -80,17 +81,15 @@ def test_no_index_is_asked_where_none_is_named_or_a_driver_is_there(tmp_path: Pa
     assert asked(tmp_path) == []
 
 
-@pytest.mark.parametrize("version", ["(3, 10, 13)", "(3, 14, 0)"])
-def test_a_python_of_another_version_is_refused_with_a_sentence(tmp_path: Path, version: str) -> None:
+@pytest.mark.parametrize("version", ["(3, 10, 13)", "(3, 14, 0)", "nowhere"])
+def test_a_python_of_another_version_or_of_none_is_refused_with_a_sentence(tmp_path: Path, version: str) -> None:
     """A Python that says it is of this version."""
-    python = program(tmp_path / "python", f'exec {sys.executable} -c "import sys; sys.version_info = {version}; $2"')
+    python: str | Path = version
+    if version != "nowhere":
+        python = program(
+            tmp_path / "python", f'exec {sys.executable} -c "import sys; sys.version_info = {version}; $2"'
+        )
     status, said = run("make", f"PYTHON={python}", f"VENV={tmp_path}/environment", f"{tmp_path}/environment/bin/python")
     assert status != 0
     assert f"{python} is not there, or it is no Python of 3.11 to 3.13: install one of python3.11" in said
     assert not (tmp_path / "environment").exists()
-
-
-def test_a_python_that_is_not_there_is_refused_with_the_same_sentence(tmp_path: Path) -> None:
-    status, said = run("make", "PYTHON=nowhere", f"VENV={tmp_path}/environment", f"{tmp_path}/environment/bin/python")
-    assert status != 0
-    assert "nowhere is not there" in said

@@ -1,9 +1,8 @@
 """Requests and programs of the README and of pages under docs/, as they are there, give the answers there."""
 
-import contextlib
-import io
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,34 @@ from tests.service.process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-VIEWER = (ROOT / "docs" / "viewer.md").read_text()
-API = (ROOT / "docs" / "api.md").read_text()
-PYTHON = (ROOT / "docs" / "python.md").read_text()
-RERANK = (ROOT / "docs" / "rerank.md").read_text()
-NOTEBOOK = (ROOT / "docs" / "notebook.md").read_text()
+VIEWER, API, PYTHON, RERANK, NOTEBOOK = (
+    (ROOT / "docs" / f"{name}.md").read_text() for name in ("viewer", "api", "python", "rerank", "notebook")
+)
+
+
+def section_of(page: str, heading: str) -> str:
+    return page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def json_blocks(text: str) -> Iterator[Any]:
+    return (json.loads(block) for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL))
+
+
+def run_programs(text: str, artifact: Path, count: int | None = 1) -> dict[str, Any]:
+    """Runs the first blocks of Python, all of them for None, on an artifact; their names."""
+    program = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[:count])
+    assert "artifacts/all-MiniLM-L6-v2" in program
+    names: dict[str, Any] = {}
+    exec(program.replace("artifacts/all-MiniLM-L6-v2", str(artifact)), names)  # noqa: S102 - our own documents
+    return names
 
 
 def test_the_first_requests_give_the_first_answers(server: ServerProcess) -> None:
-    start = README.partition("## First requests")[2].partition("\n## ")[0]
+    start = section_of(README, "First requests")
     sent = re.findall(r"curl -s \S+:8000(/\w+) .*? -d '(\{.*?\})'", start, re.DOTALL)
     assert [path for path, _ in sent] == ["/encode", "/rerank", "/encode"]
     answers = [_post(server, path, json.loads(body)) for path, body in sent]
-    shown = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", start, re.DOTALL)]
+    shown = list(json_blocks(start))
     for ranked, expected in zip(answers.pop(1), shown.pop(1), strict=True):
         assert ranked == pytest.approx(expected, abs=1e-5)
     assert [answer.keys() for answer in answers] == [expected.keys() for expected in shown]
@@ -43,17 +57,17 @@ def test_the_first_requests_give_the_first_answers(server: ServerProcess) -> Non
 
 
 def test_the_examples_of_attention_give_the_numbers_that_stand_there(server: ServerProcess) -> None:
-    section = VIEWER.partition("## Three examples")[2].partition("\n## ")[0]
-    pronoun, pair = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", section, re.DOTALL))
+    section = section_of(VIEWER, "Three examples")
+    pronoun, pair = json_blocks(section)
     shown = np.array(sorted({float(number) for number in re.findall(r"(?<![\d.])\d\.\d{4}(?!\d)", section)}))
     found = [*_pronoun(server, pronoun), *_resting_head(server, pronoun["inputs"]), *_two_texts(server, pair)]
     np.testing.assert_allclose(np.unique(np.round(found, 4)), shown, atol=1.1e-4)
 
 
 def test_the_explained_pair_gets_the_answer_that_stands_there(server: ServerProcess) -> None:
-    section = API.partition("\n## `POST /explain`\n")[2].partition("\n## ")[0]
+    section = section_of(API, "`POST /explain`")
     request = re.search(r'`(\{"a": .*?\})`', section)
-    (shown,) = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", section, re.DOTALL))
+    (shown,) = json_blocks(section)
     assert request is not None
     answer = _post(server, "/explain", json.loads(request[1]))
     assert answer.keys() == shown.keys()
@@ -64,16 +78,10 @@ def test_the_explained_pair_gets_the_answer_that_stands_there(server: ServerProc
     assert answer["b"]["tokens"] == shown["b"]["tokens"]
 
 
-def test_the_readmes_program_prints_shape_and_layers(default_artifact: Path) -> None:
-    section = README.partition("\n## Python and command line\n")[2].partition("\n## ")[0]
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        _run_program(section, default_artifact)
-    assert printed.getvalue() == "(1, 384) 6\n"
-
-
-def test_the_program_of_the_page_on_python_gives_what_its_comments_say(default_artifact: Path) -> None:
-    encoded = _run_program(PYTHON.partition("\n## `Engine`\n")[2].partition("\n## ")[0], default_artifact)["encoded"]
+def test_programs_give_what_stands_beside_them(default_artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_programs(section_of(README, "Python and command line"), default_artifact)
+    assert capsys.readouterr().out == "(1, 384) 6\n"
+    encoded = run_programs(section_of(PYTHON, "`Engine`"), default_artifact)["encoded"]
     assert (encoded.embeddings.dtype, encoded.embeddings.shape) == (np.float32, (1, 384))
     assert [layer.shape for layer in encoded.attention[0]["weights"]] == [(12, 9, 9)] * 6
 
@@ -82,34 +90,22 @@ def test_the_page_on_reranking_gives_the_scores_that_stand_there(
     server: ServerProcess, default_artifact: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = re.findall(r"curl -s \S+/rerank .*? -d '(\{.*?\})'", RERANK, re.DOTALL)[0]
-    shown = re.findall(r"```json\n(.*?)```", RERANK, re.DOTALL)[0]
-    for ranked, expected in zip(_post(server, "/rerank", json.loads(body)), json.loads(shown), strict=True):
+    for ranked, expected in zip(_post(server, "/rerank", json.loads(body)), next(json_blocks(RERANK)), strict=True):
         assert ranked.pop("text") == expected.pop("text")
         assert ranked == pytest.approx(expected, abs=1e-5)
-    _run_program(RERANK, default_artifact)
+    run_programs(RERANK, default_artifact)
     assert f"```\n{capsys.readouterr().out}```" in RERANK
 
 
 def test_the_first_cells_of_the_notebook_give_what_stands_there(
     default_artifact: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cells = re.findall(r"```python\n(.*?)```", NOTEBOOK.partition("\n## BertViz")[0], re.DOTALL)
-    names: dict[str, Any] = {}
-    for cell in cells:
-        exec(cell.replace("artifacts/all-MiniLM-L6-v2", str(default_artifact)), names)  # noqa: S102 - our own documents
+    names = run_programs(NOTEBOOK.partition("\n## BertViz")[0], default_artifact, None)
     names["engine"].close()
     *heads, turn = capsys.readouterr().out.splitlines(keepends=True)
     for printed in ("".join(heads), turn):
         assert f"```\n{printed}```" in NOTEBOOK
     assert names["encoded"]._repr_html_().startswith("<svg")
-
-
-def _run_program(section: str, artifact: Path) -> dict[str, Any]:
-    program = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
-    assert "artifacts/all-MiniLM-L6-v2" in program
-    names: dict[str, Any] = {}
-    exec(program.replace("artifacts/all-MiniLM-L6-v2", str(artifact)), names)  # noqa: S102 - our own documents
-    return names
 
 
 def _pronoun(server: ServerProcess, request: dict[str, Any]) -> list[float]:
