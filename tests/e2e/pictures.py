@@ -49,17 +49,16 @@ def point_at_medicine(viewer: ViewerPage) -> None:
     viewer.page.mouse.move(0, 0)
 
 
-def wait_for_score(viewer: ViewerPage) -> None:
-    expect(viewer.page.locator("#across-blocks canvas").first).to_be_visible()
-
-
 PICTURES = (
     Picture("viewer", {"a": TROPHY, "layer": 3, "head": 1}, point_at_it, height=1010),
     Picture("norms", {"a": TROPHY, "layer": 2, "head": 9, "view": "matrix", "measure": "both"}, point_at_it, "#panes"),
     Picture("pair", {"mode": "pair", "a": SAFE, "b": UNSAFE}, point_at_medicine, "#pair", theme="dark"),
 )
 CROSS_ENCODER = Picture(
-    "cross-encoder", {"mode": "pair", "a": QUERY, "b": DOCUMENT, "layer": 1, "head": 2}, wait_for_score, "#across"
+    "cross-encoder",
+    {"mode": "pair", "a": QUERY, "b": DOCUMENT, "layer": 1, "head": 2},
+    lambda viewer: expect(viewer.page.locator("#across-blocks canvas").first).to_be_visible(),
+    "#across",
 )
 
 

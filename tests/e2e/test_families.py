@@ -74,21 +74,17 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         assert process.stop() == 0
 
 
-def test_embeddings(served: Served) -> None:
-    for text, found in zip(TEXTS, served.encode()["embeddings"], strict=True):
-        pooled = served.run(text).last_hidden_state[0].mean(dim=0)
-        np.testing.assert_allclose(found, pooled / pooled.norm(), atol=TOLERANCE, rtol=0, err_msg=text[:40])
-
-
-def test_attention_tokens_and_offsets(served: Served) -> None:
+def test_embeddings_attention_tokens_and_offsets(served: Served) -> None:
     answer = served.encode(attention={"layers": "all"})
     assert [item["truncated"] for item in answer["items"]] == [False] * 5 + [True]
-    for text, entry in zip(TEXTS, answer["attention"], strict=True):
-        expected = served.tokenise(text)
+    for text, embedding, entry in zip(TEXTS, answer["embeddings"], answer["attention"], strict=True):
+        expected, found = served.tokenise(text), served.run(text)
+        pooled = found.last_hidden_state[0].mean(dim=0)
+        np.testing.assert_allclose(embedding, pooled / pooled.norm(), atol=TOLERANCE, rtol=0, err_msg=text[:40])
         assert entry["tokens"] == expected.tokens()
         assert [tuple(place) for place in entry["offsets"]] == expected["offset_mapping"]
-        for found, reference in zip(entry["weights"], served.run(text).attentions, strict=True):
-            np.testing.assert_allclose(np.array(found), reference[0], atol=TOLERANCE, rtol=0, err_msg=text[:40])
+        for maps, reference in zip(entry["weights"], found.attentions, strict=True):
+            np.testing.assert_allclose(np.array(maps), reference[0], atol=TOLERANCE, rtol=0, err_msg=text[:40])
 
 
 def test_special_tokens_are_told_from_the_texts_own(served: Served) -> None:

@@ -85,33 +85,23 @@ def served(
         assert process.stop() == 0
 
 
-def test_embeddings_equal_the_equations(served: Served) -> None:
-    for text, found in zip(TEXTS, served.encode()["embeddings"], strict=True):
-        pooled = served.run(text).hidden.mean(dim=0)
-        np.testing.assert_allclose(found, pooled / pooled.norm(), atol=TOLERANCE, rtol=0)
-
-
-@pytest.fixture
-def with_heads(served: Served) -> Served:
-    if not sum(served.encoder.config.num_heads):
-        pytest.skip("it has no attention to answer, and refuses to")
-    return served
-
-
-def test_attention_equals_the_equations_a_layer_with_its_own_heads(with_heads: Served) -> None:
-    served = with_heads
-    answer = served.encode(attention={"layers": "all"})
+def test_answers_equal_the_equations(served: Served) -> None:
+    """Embeddings and the attention of each layer with its own heads; asking for that changes no bit of the former."""
     heads = served.encoder.config.num_heads
-    for text, entry in zip(TEXTS, answer["attention"], strict=True):
+    answer = served.encode(**({"attention": {"layers": "all"}} if sum(heads) else {}))
+    assert answer["embeddings"] == served.encode()["embeddings"]
+    for place, (text, embedding) in enumerate(zip(TEXTS, answer["embeddings"], strict=True)):
+        found = served.run(text)
+        pooled = found.hidden.mean(dim=0)
+        np.testing.assert_allclose(embedding, pooled / pooled.norm(), atol=TOLERANCE, rtol=0)
+        if not sum(heads):
+            continue
+        entry = answer["attention"][place]
         assert entry["heads"] == [list(range(count)) for count in heads]
-        for found, reference in zip(entry["weights"], served.run(text).weights, strict=True):
-            assert len(found) == len(reference)
-            if found:
-                np.testing.assert_allclose(found, reference, atol=TOLERANCE, rtol=0)
-
-
-def test_asking_for_attention_changes_no_bit(with_heads: Served) -> None:
-    assert with_heads.encode(attention={"layers": "all"})["embeddings"] == with_heads.encode()["embeddings"]
+        for maps, reference in zip(entry["weights"], found.weights, strict=True):
+            assert len(maps) == len(reference)
+            if maps:
+                np.testing.assert_allclose(maps, reference, atol=TOLERANCE, rtol=0)
 
 
 def test_info_names_the_shape(served: Served) -> None:
@@ -121,17 +111,16 @@ def test_info_names_the_shape(served: Served) -> None:
     assert EncoderConfig.from_dict(found) == served.encoder.config
 
 
-@pytest.mark.parametrize("form", ["weights", "norms"])
-def test_attention_is_refused_where_it_would_be_wrong(served: Served, form: str) -> None:
+def test_attention_is_refused_where_it_would_be_wrong(served: Served) -> None:
     config = served.encoder.config
-    body = {"inputs": TEXTS, "attention": {"form": form}}
-    status, _, answer = served.server.request("POST", "/encode", body)
-    if not sum(config.num_heads):
-        expected = "the model has no heads"
-    elif config.output_gate and form == "norms":
-        expected = "would leave out the gates"
-    else:
-        assert status == 200
-        return
-    assert status == 422
-    assert expected in json.loads(answer)["error"]["message"]
+    for form in ("weights", "norms"):
+        status, _, answer = served.server.request("POST", "/encode", {"inputs": TEXTS, "attention": {"form": form}})
+        if not sum(config.num_heads):
+            expected = "the model has no heads"
+        elif config.output_gate and form == "norms":
+            expected = "would leave out the gates"
+        else:
+            assert status == 200
+            continue
+        assert status == 422
+        assert expected in json.loads(answer)["error"]["message"]
