@@ -208,22 +208,18 @@ async def test_tells_time_in_the_queue_from_time_in_the_run() -> None:
 
 
 async def test_a_full_queue_refuses_before_it_queues_and_says_when_to_come_back() -> None:
-    backend = FakeBackend()
-    with running(backend, max_queue_tokens=6) as batcher:
-        await batcher.submit([job(1)])  # something to measure
-        busy = await begin_busy(batcher, backend)
+    async with occupied(max_queue_tokens=6) as (batcher, backend):
+        batcher.executor.rate.add(1, 30.0)  # two tokens a minute
         waiting = await begin(batcher, job(1, 2, 3), job(4))
         refused = await begin(batcher, job(5), job(6, 7))
         assert (batcher.queued_texts, batcher.queued_tokens) == (2, 4)
         with pytest.raises(Overloaded, match="too many tokens are waiting; try again later") as caught:
             await refused
-        assert caught.value.retry_after is not None
-        assert 0.1 <= caught.value.retry_after <= 60
+        assert caught.value.retry_after == 30.0, "one token is too many"
         fits = await begin(batcher, job(8, 9))
         backend.release()
         assert pooled(await waiting) == [[6, 3], [4, 1]]
         assert pooled(await fits) == [[17, 2]]
-        await asyncio.gather(*busy)
 
 
 async def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_other_request() -> None:
@@ -414,9 +410,8 @@ def test_an_event_loop_that_is_gone_does_not_stop_the_worker() -> None:
 
 
 async def test_close_finishes_what_is_queued_and_takes_nothing_more() -> None:
-    backend, before = FakeBackend(), worker_threads()
-    with running(backend, workers=2) as batcher:
-        busy = await begin_busy(batcher, backend, runs=2)
+    before = worker_threads()
+    async with occupied(workers=2) as (batcher, backend):
         waiting = [await begin(batcher, job(token)) for token in range(5, 25)]
         closing = asyncio.create_task(asyncio.to_thread(batcher.close, PATIENCE))
         while batcher.is_alive():
@@ -431,7 +426,6 @@ async def test_close_finishes_what_is_queued_and_takes_nothing_more() -> None:
         assert backend.is_closed
         assert worker_threads() <= before
         assert batcher.close(0)
-        await asyncio.gather(*busy)
 
 
 async def test_a_run_that_takes_too_long_is_not_alive_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
