@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import uvloop
@@ -50,44 +50,28 @@ REDUCED: Mapping[str, Mapping[str, Any]] = {  # written as JSON
 Key = tuple[int, str]  # tokens and form
 
 
-class Caller:
-    """One keep-alive connection, one request at a time."""
+async def latencies(connection: Connection, request: Request, seconds: float) -> list[float]:
+    """Seconds of each answer on a connection, of as many as start within the given time, at least one.
 
-    def __init__(self, server: Server) -> None:
-        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-        self._connection = Connection(server.address)
+    One more goes before them: it finds the server's memory and caches as another form left them.
 
-    def __enter__(self) -> Self:
-        return self
+    Raises:
+        CannotMeasure: a status other than 200.
+    """
 
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-        self._runner.close()
-
-    def latencies(self, request: Request, seconds: float) -> list[float]:
-        """Seconds of each answer, of as many as start within the given time, at least one.
-
-        One more goes before them: it finds the server's memory and caches as another form left them.
-
-        Raises:
-            CannotMeasure: a status other than 200.
-        """
-        return self._runner.run(self._burst(request, seconds))
-
-    async def _burst(self, request: Request, seconds: float) -> list[float]:
-        found: list[float] = []
-        await self._ask(request)
-        end = time.perf_counter() + seconds
-        while not found or time.perf_counter() < end:
-            found.append(await self._ask(request))
-        return found
-
-    async def _ask(self, request: Request) -> float:
+    async def ask() -> float:
         sent = time.perf_counter()
-        response = await self._connection.send(request.data)
+        response = await connection.send(request.data)
         if response.status != 200:
             raise CannotMeasure(f"status {response.status} where the same request got 200 before; see the server's log")
         return time.perf_counter() - sent
+
+    found: list[float] = []
+    await ask()
+    end = time.perf_counter() + seconds
+    while not found or time.perf_counter() < end:
+        found.append(await ask())
+    return found
 
 
 @dataclass
@@ -161,11 +145,17 @@ def ask_once(server: Server, texts: Mapping[int, tuple[str, str]]) -> Forms:
 
 
 def measure(server: Server, forms: Forms, rounds: int, seconds: float) -> dict[Key, list[list[float]]]:
-    """Latencies of every form, by round."""
+    """Latencies of every form, by round, one request at a time."""
     share = seconds / (len(forms.requests) * (rounds + 1))
-    with Caller(server) as caller:
-        ways = {key: partial(caller.latencies, request, share) for key, request in forms.requests.items()}
-        return in_turns(ways, rounds)
+    connection = Connection(server.address)
+
+    def way(request: Request) -> list[float]:
+        return runner.run(latencies(connection, request, share))
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        found = in_turns({key: partial(way, request) for key, request in forms.requests.items()}, rounds)
+        connection.close()
+    return found
 
 
 def latency_table(found: Mapping[Key, Sequence[Sequence[float]]], body_bytes: Mapping[Key, int]) -> Table:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -141,28 +141,23 @@ class Replica:
         self.port = free_port()
         self._artifact = artifact
         self._settings = {"POLYHEAD_WORKERS": "1", "POLYHEAD_DRAIN_DELAY": str(drain_delay), **settings}
-        self._running: AbstractContextManager[Server] | None = None
-        self._server: Server | None = None
+        self._running = ExitStack()
+        self._server: Server
 
     def start(self) -> None:
         """Starts it and waits until it is ready."""
-        self._running = polyhead(self._artifact, self._settings, port=self.port)
-        self._server = self._running.__enter__()
+        self._server = self._running.enter_context(polyhead(self._artifact, self._settings, port=self.port))
 
     def stop(self) -> None:
         """SIGTERM, and waits for its end."""
-        if self._running is not None:
-            self._running.__exit__(None, None, None)
-            self._running = None
+        self._running.close()
 
     def kill(self) -> None:
         """SIGKILL."""
-        assert self._server is not None  # noqa: S101 - it was started here
         os.killpg(self._server.session, signal.SIGKILL)
 
     def kill_child(self) -> None:
         """SIGKILL to one of its processes, which its parent replaces."""
-        assert self._server is not None  # noqa: S101 - it was started here
         os.kill(self._server.processes()[-1], signal.SIGKILL)
 
 
