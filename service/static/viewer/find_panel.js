@@ -7,7 +7,7 @@ import { bar } from "./effect.js";
 export const NORM_SHARE = "norm_share"; // loaded when it is asked for: the service's statistics do not have it
 const LISTED = 6;
 
-/** By name: words for a reader, and the statistic that is largest for such heads. */
+/** By name: words for a reader, and the statistic that is largest for such heads, with its unit if it is no weight. */
 const KINDS = {
   previous: { words: "previous token", statistic: "offset_previous" },
   next: { words: "next token", statistic: "offset_next" },
@@ -15,10 +15,10 @@ const KINDS = {
   special: { words: "special tokens", statistic: "special_mass" },
   repeated: { words: "same word elsewhere", statistic: "repeated_token" },
   punctuation: { words: "punctuation", statistic: "punctuation_mass" },
-  broad: { words: "many tokens (entropy)", statistic: "normalized_entropy" },
-  focused: { words: "one token", statistic: "confidence" },
-  far: { words: "far away", statistic: "distance" },
-  norm: { words: "share of the norm", statistic: NORM_SHARE },
+  broad: { words: "many tokens (entropy)", statistic: "normalized_entropy", unit: "share of the largest entropy" },
+  focused: { words: "one token", statistic: "confidence", unit: "largest weight, mean" },
+  far: { words: "far away", statistic: "distance", unit: "tokens, mean" },
+  norm: { words: "share of the norm", statistic: NORM_SHARE, unit: "share of the norms ‖α f(x)‖ of its layer" },
 };
 
 export const FIND_KINDS = Object.keys(KINDS);
@@ -78,15 +78,7 @@ export class FindPanel {
       const open = () => this.#state.set({ map: "head", layer, head });
       return bar(button(`layer ${layer}, head ${head}`, open, { class: "plain" }), value, share);
     });
-    const unit = {
-      broad: "share of the largest entropy",
-      far: "tokens, mean",
-      focused: "largest weight, mean",
-      norm: "share of the norms ‖α f(x)‖ of its layer",
-    };
-    return [
-      element("ol", { class: "bars" }, ...items),
-      quiet(`${unit[this.#state.values.find] ?? "weight, mean over the text"}; on this text`, "p"),
-    ];
+    const { unit = "weight, mean over the text" } = KINDS[this.#state.values.find];
+    return [element("ol", { class: "bars" }, ...items), quiet(`${unit}; on this text`, "p")];
   }
 }

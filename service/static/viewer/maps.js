@@ -62,6 +62,12 @@ export function crop(map, rows, columns) {
   return new NumberMap(values, rows.length, columns.length);
 }
 
+/** What each row and each column of numbers adds up to. */
+export function sumsOf(rows) {
+  const sum = (values) => values.reduce((total, value) => total + value, 0);
+  return { byRow: rows.map(sum), byColumn: rows[0].map((_, column) => sum(rows.map((row) => row[column]))) };
+}
+
 /**
  * The same map in at most the given rows and columns. Each cell keeps the value of its block farthest from 0: a
  * single strong weight among 512 tokens does not vanish in a small picture.

@@ -3,7 +3,7 @@
 import { encodeVectors, explain } from "./api.js";
 import { byId, element, quiet, showBusy, tokenPair } from "./dom.js";
 import { formatNumber } from "./ink.js";
-import { NumberMap, drawingModel } from "./maps.js";
+import { NumberMap, drawingModel, sumsOf } from "./maps.js";
 import { Matrix } from "./matrix.js";
 import { describeFailure } from "./notices.js";
 import { signedPalette } from "./palette.js";
@@ -162,9 +162,7 @@ function relative(values) {
 
 /** The answer with each side's `labels`, which of them are `special`, and `weights` for their bars. */
 function withBiases(answer) {
-  const { contributions } = answer;
-  const byRow = contributions.map((row) => row.reduce((sum, value) => sum + value, 0));
-  const byColumn = contributions[0].map((_, column) => contributions.reduce((sum, row) => sum + row[column], 0));
+  const { byRow, byColumn } = sumsOf(answer.contributions);
   return { ...answer, a: labelled(answer.a, byRow), b: labelled(answer.b, byColumn) };
 }
 

@@ -4,6 +4,7 @@ import { explainWords, rankTexts } from "./api.js";
 import { byId, element, quiet } from "./dom.js";
 import { bar } from "./effect.js";
 import { formatNumber } from "./ink.js";
+import { sumsOf } from "./maps.js";
 import { describeFailure } from "./notices.js";
 import { kindOf } from "./task.js";
 import { Turn, whileBusy } from "./turns.js";
@@ -119,8 +120,7 @@ export class WhyPanel {
 
 /** {value, query, document}: the similarity, and what each word of either text adds to it; all rows are its sum. */
 function ofSimilarity({ similarity, contributions, a, b }) {
-  const byRow = contributions.map((row) => row.reduce((sum, value) => sum + value, 0));
-  const byColumn = contributions[0].map((_, column) => contributions.reduce((sum, row) => sum + row[column], 0));
+  const { byRow, byColumn } = sumsOf(contributions);
   return { value: similarity, query: named(a.words, byRow), document: named(b.words, byColumn) };
 }
 
