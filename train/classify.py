@@ -12,8 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from export.heads.subject import find_subject
 from export.similarity import rank_correlations
-from model.config import EncoderConfig
-from model.config_parts import ClassificationSettings
+from model.config_parts import ClassificationSettings, ScoreActivation
 from train.batching import TokenIds, tokenize_pairs, tokenize_texts
 from train.data import Row, number_of, read_parts
 from train.distil import make_student
@@ -67,9 +66,11 @@ class Classify(Recipe):
         self.device = torch.device(run_settings.device)
         known = rows.learned if settings.kind == "scores" else rows.labelled
         targets = _Targets(settings.kind, known, settings.rows)
-        config = classifier_config(self.like.encoder.config, targets.labels, settings.kind)
-        same_layers = range(config.num_layers)
-        student = make_student(config, self.like.encoder, same_layers, seed=run_settings.seed, parts=True)
+        activation: ScoreActivation = "sigmoid" if settings.kind == "scores" else "softmax"
+        layers = ClassificationSettings(labels=tuple(targets.labels), activation=activation, dense_activation="tanh")
+        given = self.like.encoder.config
+        config = replace(given, task="classification", task_settings=layers, projections=())
+        student = make_student(config, self.like.encoder, range(config.num_layers), seed=run_settings.seed, parts=True)
         self.encoder = student.requires_grad_(True).to(self.device)
         self.module = self.encoder
         self.tokens, self.held_out = (self._tokenize(part, settings.pairs) for part in (rows.learned, rows.held_out))
@@ -108,14 +109,6 @@ class Classify(Recipe):
         if pairs:
             return tokenize_pairs([(row.fields[0], row.fields[1]) for row in rows], self.like.tokenizer, longest)
         return tokenize_texts([row.fields[0] for row in rows], self.like.tokenizer, longest)
-
-
-def classifier_config(config: EncoderConfig, labels: Sequence[str], kind: Kind) -> EncoderConfig:
-    """The network with a dense layer and a logit a label on its pooled vector."""
-    settings = ClassificationSettings(
-        labels=tuple(labels), activation="sigmoid" if kind == "scores" else "softmax", dense_activation="tanh"
-    )
-    return replace(config, task="classification", task_settings=settings, projections=())
 
 
 class _Targets:

@@ -136,14 +136,9 @@ def make_student(config: EncoderConfig, teacher: Encoder, layers: Sequence[int],
         whole = teacher.state_dict()
         with torch.no_grad():
             for name, tensor in student.state_dict().items():
-                other = whole.get(_teachers_name(name, layers))
+                index, _, rest = name.removeprefix(LAYER).partition(".")
+                of_layer = name.startswith(LAYER)
+                other = whole.get(f"{LAYER}{layers[int(index)]}.{rest}" if of_layer else name)
                 if other is not None and other.shape == tensor.shape:
                     tensor.copy_(other)
     return student
-
-
-def _teachers_name(name: str, layers: Sequence[int]) -> str:
-    if not name.startswith(LAYER):
-        return name
-    index, _, rest = name.removeprefix(LAYER).partition(".")
-    return f"{LAYER}{layers[int(index)]}.{rest}"

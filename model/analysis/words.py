@@ -144,12 +144,10 @@ def exclude_special(
             f"masks of {queries.shape} queries and {special.shape} keys do not fit weights of shape {weights.shape}"
         )
     kept = np.ascontiguousarray(weights[..., ~queries, :][..., ~special])
-    return _renormalised(kept) if renormalise else kept
-
-
-def _renormalised(weights: Float32Array) -> Float32Array:
-    mass = weights.sum(axis=-1, dtype=np.float64, keepdims=True)
-    return (weights / np.where(mass > 0, mass, 1.0)).astype(np.float32)
+    if renormalise:
+        mass = kept.sum(axis=-1, dtype=np.float64, keepdims=True)
+        kept = (kept / np.where(mass > 0, mass, 1.0)).astype(np.float32)
+    return kept
 
 
 # What tokenizers write for "continues a word" (WordPiece) and "begins a word" (byte-level BPE, SentencePiece).

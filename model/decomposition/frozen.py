@@ -192,18 +192,6 @@ def _inner_factors(feed_forward: FeedForward, expanded: Tensor) -> Tensor:
 _TANH_CUBE = 0.044715  # of the approximation of GELU (Hendrycks and Gimpel 2016)
 
 
-def _gelu(z: Tensor) -> Tensor:
-    return 0.5 * (1 + torch.erf(z / math.sqrt(2)))
-
-
-def _gelu_tanh(z: Tensor) -> Tensor:
-    return 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (z + _TANH_CUBE * z * z * z)))
-
-
-def _relu(z: Tensor) -> Tensor:
-    return (z >= 0).to(z.dtype)
-
-
 def _tanh(z: Tensor) -> Tensor:
     is_zero = z == 0
     return torch.where(is_zero, torch.ones_like(z), torch.tanh(z) / torch.where(is_zero, torch.ones_like(z), z))
@@ -212,9 +200,9 @@ def _tanh(z: Tensor) -> Tensor:
 FACTORS: Mapping[LayerActivation, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
         "identity": torch.ones_like,
-        "gelu": _gelu,
-        "gelu_tanh": _gelu_tanh,
-        "relu": _relu,
+        "gelu": lambda z: 0.5 * (1 + torch.erf(z / math.sqrt(2))),
+        "gelu_tanh": lambda z: 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (z + _TANH_CUBE * z * z * z))),
+        "relu": lambda z: (z >= 0).to(z.dtype),
         "silu": torch.sigmoid,
         "tanh": _tanh,
     }

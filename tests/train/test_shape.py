@@ -12,6 +12,7 @@ import torch
 from export.exporter import export_artifact
 from export.texts import TokenizedText
 from model.artifact import read_manifest
+from model.config_parts import Precision
 from model.encoder import Encoder
 from polyhead.info import describe
 from tests.networks import TINY, draw_weights, random_batches
@@ -126,8 +127,9 @@ def by_size(encoders: Sequence[Encoder], *_: object) -> list[float]:
     return [1 + 1e-4 * sum(tensor.numel() for tensor in encoder.layers.parameters()) for encoder in encoders]
 
 
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=pytest.mark.exhaustive)])
 def test_a_faster_network_is_written_exported_and_described(
-    tiny_folder: Path, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    precision: Precision, tiny_folder: Path, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (costs, shape):
         monkeypatch.setattr(module, "time_networks", by_size)
@@ -143,7 +145,7 @@ def test_a_faster_network_is_written_exported_and_described(
     healed = read_back(tmp_path / "healed")
     assert healed.encoder.config == recipe.encoder.config
     with quick_export():
-        export_artifact(healed, tmp_path / "artifact", precision="int8", explains=False)
+        export_artifact(healed, tmp_path / "artifact", precision=precision, explains=False)
     manifest = read_manifest(tmp_path / "artifact")
     assert manifest.removed_in_training == recipe.like.removed
     assert manifest.removed_in_training["speed"]["asked"] == 1.3

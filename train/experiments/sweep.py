@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -242,7 +243,9 @@ class Sweep:
 def write_sweep(folder: Path, sweep: Sweep, found: Sequence[Found]) -> Mapping[str, Any]:
     """Writes sweep.json, sweep.md and sweep.svg, and returns the first."""
     record = summarise(sweep, found)
-    lines = [Line(SERIES[kind], _points(record, kind)) for kind in SERIES]
+    rows = {row["row"]: row for row in record["rows"]}
+    points = {kind: [(rows[name]["heads"], rows[name]) for name in _rows_of(kind, rows)] for kind in SERIES}
+    lines = [Line(name, sorted(points[kind], key=itemgetter(0))) for kind, name in SERIES.items()]
     panel = Panel("Cosine to the vectors to learn", "heads a layer", lines, logarithmic=True)
     write_found(folder, "sweep", record, table(record), panel)
     return record
@@ -300,8 +303,3 @@ def table(record: Mapping[str, Any]) -> list[str]:
 def _rows_of(kind: str, names: Mapping[str, Any]) -> list[str]:
     """The rows of a series; the compared number of heads belongs to both."""
     return [name for name in names if name.startswith(f"{kind}-") or name == BASELINE]
-
-
-def _points(record: Mapping[str, Any], kind: str) -> list[tuple[float, Mapping[str, float]]]:
-    rows = {row["row"]: row for row in record["rows"]}
-    return sorted(((rows[name]["heads"], rows[name]) for name in _rows_of(kind, rows)), key=lambda point: point[0])
