@@ -71,6 +71,13 @@ def test_a_command_has_its_own_learning_rate(name: str, rate: float) -> None:
     assert parser().parse_args([*given, "--learning-rate", "0.5"]).learning_rate == 0.5
 
 
+def test_labels_of_tokens_have_no_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["train", "classify", "--rows", "x.tsv", "--level", "tokens", "--output", str(tmp_path / "run")]
+    for flag in ("--pairs", "--scores"):
+        assert main([*given, flag]) == 1
+        assert "DataError: --level tokens learns a label a word: leave --pairs and --scores" in capsys.readouterr().err
+
+
 FAILED = "polyhead train heal failed: "
 
 
