@@ -41,6 +41,7 @@ def test_every_route_but_the_open_ones_wants_a_key(guarded: Served) -> None:
             response = guarded.client.request(method, path, json={} if method == "POST" else None)
             assert (response.status_code == 401) == (route.access == "key"), (method, path, response.status_code)
             assert ("www-authenticate" in response.headers) == (route.access == "key")
+            assert not any(key in response.text for key in (FIRST, SECOND)), path
     assert guarded.client.get("/nothing").status_code == 401
     assert guarded.client.get("/nothing", headers={"X-API-Key": FIRST}).status_code == 404
 
@@ -248,3 +249,5 @@ def test_a_preflight_for_another_host_or_port_is_refused(serve: Serve) -> None:
     assert served.client.options("/encode", headers={**PREFLIGHT, "Host": "rebound.example.net"}).status_code == 400
     assert served.client.options("http://testserver:9001/encode", headers=PREFLIGHT).status_code == 404
     assert served.client.options("/metrics", headers=PREFLIGHT).status_code == 404
+    statuses = [served.client.get(f"http://testserver:{port}/openapi.json").status_code for port in (9001, 8000)]
+    assert statuses == [200, 404]
