@@ -41,12 +41,7 @@ UNREAD = {  # which modules have an adapter is seen from the tensors, and their 
 
 
 def find_adapter(network: Path, name: str) -> Path | None:
-    """The folder of an adapter in `peft`'s form: a name within the network's folder, or a path; None if there is none.
-
-    Args:
-        network: folder of the network.
-        name: as `--adapter` gives it.
-    """
+    """The folder of an adapter in `peft`'s form: a name within the network's folder, or a path; or None."""
     places = (network / ADAPTERS / name, network / name, Path(name).expanduser())
     return next((place for place in places if (place / ADAPTER).is_file()), None)
 
@@ -87,15 +82,10 @@ def merge_adapter(
     prefixes: Sequence[str] = (),
     allows_pickles: bool = False,
 ) -> dict[str, Tensor]:
-    """The tensors with one adapter in their weights, under the names of plain weights.
+    """A checkpoint's tensors with one adapter in their weights, under the names of plain weights.
 
-    Args:
-        tensors: the checkpoint's.
-        config: its config.json, whose `lora_adaptations` names adapters among the tensors in order.
-        name: of the adapter; None where the checkpoint has none.
-        network: folder of the network.
-        prefixes: that names of tensors may have, as `Family.prefixes`.
-        allows_pickles: whether an adapter may come from a pickle.
+    `lora_adaptations` of config.json names the adapters among the tensors in order; any other is looked up as
+    `find_adapter` does. `prefixes` are the family's.
 
     Raises:
         UnsupportedModel: none of several was chosen, or one that is not there; tensors that do not fit.

@@ -182,14 +182,7 @@ def _read_network(
 
 
 class Words(NamedTuple):
-    """How texts become tokens.
-
-    Attributes:
-        tokenizer: without truncation and padding.
-        stated_length: the longest text that the folder states, in tokens, or None.
-        pairs: whether pairs of texts are read.
-        pair_wording: the text around the texts of a pair, or None.
-    """
+    """How texts become tokens, as `Checkpoint` has it; `stated_length` is what the folder says, in tokens, or None."""
 
     tokenizer: Tokenizer
     stated_length: int | None

@@ -46,12 +46,7 @@ share = number(float, lambda value: 0 <= value < 1, "a share of at least 0 and b
 
 
 def with_flags_placed(message: str, own: Container[str]) -> str:
-    """The message of an export's failure, in a command that reads models as an export does but has few of its flags.
-
-    Args:
-        message: may name flags.
-        own: the command's flags; of others the message says whose they are.
-    """
+    """An export's message in a command that lacks flags which it may name: behind it stands whose flags they are."""
     lacking = dict.fromkeys(flag for flag in FLAG.findall(message) if flag not in own)
     if not lacking:
         return message

@@ -65,8 +65,7 @@ def write_explain_graph(encoder: Encoder, directory: Path) -> dict[str, Any]:
 
 def trace_explain_graph(encoder: Encoder) -> onnx_ir.Model:
     """The decomposition of one text of any length, for any of its tokens."""
-    folded, _ = fold_biases(encoder)
-    traced = _Traced(folded.use("eager")).eval()
+    traced = _Traced(fold_biases(encoder).use("eager")).eval()
     example = explain_inputs(encoder.config, min(5, encoder.config.max_positions), 3)
     sizes = {INPUT_IDS: {1: "sequence"}, SOURCES: {0: "tokens"}, TOKEN_TYPE_IDS: {1: "sequence"}, PLACE: {}}
     return export_module(traced, example, OUTPUTS, sizes)

@@ -3,12 +3,12 @@
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import onnx_ir
@@ -190,12 +190,12 @@ def _make(
 ) -> Manifest:
     config, graph = checkpoint.encoder.config, directory / GRAPH
     graph_precision: Precision = "fp32" if engine == OPENVINO else precision  # OpenVINO rounds by itself
-    with _Stages() as stages:
-        stages.enter("preparing")
+    with _progress() as enter:
+        enter("preparing")
         prepared = to_precision(checkpoint, graph_precision, calibration)
-        stages.enter("tracing the graph")
+        enter("tracing the graph")
         model = trace(prepared.traced)
-        stages.enter("writing")
+        enter("writing")
         write_graph(model, directory)
         del model  # its weights are a copy of the encoder's: 2.3 GB of a network of 568 million
         checkpoint.tokenizer.save(str(directory / TOKENIZER))
@@ -203,20 +203,20 @@ def _make(
             (directory / name).write_bytes(content)
         if checkpoint.further_outputs:
             np.savez(directory / FURTHER_OUTPUTS, allow_pickle=False, **checkpoint.further_outputs)
-        stages.enter("verifying")
+        enter("verifying")
         fused, parity = verify(graph, prepared.reference, tolerance=prepared.tolerance)
-        stages.enter("judging")
+        enter("judging")
         figures = dict(judge(graph, checkpoint, graph_precision))
         if prepared.float32_products:
             figures["float32_products"] = list(prepared.float32_products)
         ranges = measure_ranges(graph, checkpoint, calibration)
         if engine == OPENVINO:
-            stages.enter("verifying in OpenVINO")
+            enter("verifying in OpenVINO")
             figures |= {"openvino": write_plain_graph(checkpoint, directory, precision)}
         if explains and can_explain(config, graph_precision):
-            stages.enter("explaining")
+            enter("explaining")
             figures |= {"explain": write_explain_graph(checkpoint.encoder, directory)}
-        stages.enter("describing")
+        enter("describing")
         manifest = _describe(
             checkpoint,
             precision=precision,
@@ -255,23 +255,17 @@ def _describe(checkpoint: Checkpoint, **made: Any) -> Manifest:
     )
 
 
-class _Stages:
-    """A progress bar over the stages of an export, on stderr."""
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """A progress bar over the stages of an export, on stderr; yields what is told the name of each stage."""
+    with tqdm(total=len(STAGES), unit="stage", bar_format="{desc:<22}{bar:30} {n}/{total} [{elapsed}]") as bar:
 
-    def __init__(self) -> None:
-        self._bar = tqdm(total=len(STAGES), unit="stage", bar_format="{desc:<22}{bar:30} {n}/{total} [{elapsed}]")
+        def enter(stage: str) -> None:
+            bar.set_description_str(stage)
+            bar.update(STAGES.index(stage) - bar.n)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def enter(self, stage: str) -> None:
-        self._bar.set_description_str(stage)
-        self._bar.update(STAGES.index(stage) - self._bar.n)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._bar.update(len(STAGES) - self._bar.n)
-        self._bar.close()
+        yield enter
+        bar.update(len(STAGES) - bar.n)
 
 
 def write_graph(model: onnx_ir.Model, directory: Path) -> None:

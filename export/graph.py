@@ -70,7 +70,7 @@ def trace(encoder: Encoder) -> onnx_ir.Model:
 
     The encoder is left as it was: folding and tracing happen on a copy.
     """
-    folded, _ = fold_biases(encoder)
+    folded = fold_biases(encoder)
     reduce_factors(folded)
     traced = _Traced(folded.use("onnx")).eval()
     return _finish(export_module(traced, _example(encoder.config), output_names(encoder.config), DYNAMIC_SIZES))
@@ -206,8 +206,8 @@ def no_collection() -> Iterator[None]:
 KEYS_MATTER = ("rotary", "disentangled")  # positions with which a bias of keys changes the weights
 
 
-def fold_biases(encoder: Encoder) -> tuple[Encoder, int]:
-    """A copy without key and value biases that computes the same, and how many were removed.
+def fold_biases(encoder: Encoder) -> Encoder:
+    """A copy without key and value biases that computes the same.
 
     q (k + b_k) = q k + q b_k: the same for every key of a query, so the softmax cancels b_k; not so where rotary
     positions turn b_k by another angle at every key, where keys are normed, or where they meet queries of distances,
@@ -220,35 +220,26 @@ def fold_biases(encoder: Encoder) -> tuple[Encoder, int]:
     config = encoder.config
     is_normed = config.query_key_norm or config.query_key_layer_norm
     keys = attentions if config.attention_positions not in KEYS_MATTER and not is_normed else []
-    values = attentions if is_linear(config) else []
-    return folded, sum(map(_drop_key_bias, keys)) + sum(map(_move_value_bias, values))
+    for attention in keys:
+        attention.key.bias = None  # type: ignore[assignment]  # nn.Linear takes None for no bias
+    for attention in attentions if is_linear(config) else ():
+        if attention.value.bias is not None:
+            _move_value_bias(attention)
+    return folded
 
 
-def _drop_key_bias(attention: MultiHeadAttention) -> bool:
-    """Whether there was one."""
-    if attention.key.bias is None:
-        return False
-    attention.key.bias = None  # type: ignore[assignment]  # nn.Linear takes None for no bias
-    return True
-
-
-def _move_value_bias(attention: MultiHeadAttention) -> bool:
-    """Whether there was one."""
-    if attention.value.bias is None:
-        return False
+def _move_value_bias(attention: MultiHeadAttention) -> None:
     bias, output = attention.per_query_head(attention.value.bias.detach()), attention.output
     moved = output.weight.double() @ bias.double()  # in float64, so that folding adds no rounding of its own
     moved = moved if output.bias is None else output.bias.double() + moved
     output.bias = nn.Parameter(moved.to(output.weight.dtype), requires_grad=False)
     attention.null_context = -bias  # without its bias a value of 0 is this
-    attention.value.bias = None  # type: ignore[assignment]  # nn.Linear takes None for no bias
-    return True
+    attention.value.bias = None  # type: ignore[assignment]  # as above
 
 
-def reduce_factors(encoder: Encoder) -> int:
-    """Gives every layer, in place, a short factor for the norms of its values; returns how many there are."""
+def reduce_factors(encoder: Encoder) -> None:
+    """Gives every layer, in place, a short factor for the norms of its values."""
     attentions: list[Any] = [module for module in encoder.modules() if hasattr(module, "value_factor")]  # int8's too
-    with_heads = [attention for attention in attentions if attention.num_heads]
-    for attention in with_heads:
-        attention.value_factor = reduced_factor(attention.output_factor())
-    return len(with_heads)
+    for attention in attentions:
+        if attention.num_heads:
+            attention.value_factor = reduced_factor(attention.output_factor())

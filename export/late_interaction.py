@@ -61,12 +61,7 @@ class LateInteraction:
 
 
 def read_late_interaction(around: Mapping[str, Any], settings: Mapping[str, Any], mask: Path | None) -> LateInteraction:
-    """What PyLate's or sentence-transformers' files say.
-
-    Args:
-        around: config_sentence_transformers.json.
-        settings: of the Transformer module; they count before the others.
-        mask: folder of the MultiVectorMask module, or None.
+    """What PyLate's or sentence-transformers' files say; `settings` of the Transformer module count before `around`.
 
     Raises:
         UnsupportedModel: a setting that is not reproduced.
@@ -138,11 +133,6 @@ def keep_markers_whole(tokenizer: Tokenizer, markers: tuple[str, ...]) -> Tokeni
 
 def read_expansion(said: Mapping[str, Any] | None, tokenizer: Tokenizer, folder: Path) -> QueryExpansion | None:
     """The expansion with the id of its token, which is the mask if none is named.
-
-    Args:
-        said: as `LateInteraction.expansion`.
-        tokenizer: the checkpoint's.
-        folder: of tokenizer_config.json, which names the mask.
 
     Raises:
         UnsupportedModel: another strategy, or a token that the tokenizer does not have.

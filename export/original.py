@@ -120,11 +120,7 @@ def describe(original: Mapping[str, Any]) -> str:
 
 
 def compare_with_original(checkpoint: Checkpoint, folder: Path) -> dict[str, Any]:
-    """Compares a checkpoint with what the libraries make of its folder.
-
-    Args:
-        checkpoint: as read from the folder, whole.
-        folder: of the checkpoint.
+    """Compares a checkpoint with what the libraries make of the folder that it was read from.
 
     Returns:
         For the manifest: `compared`, and either the reason why not, or the libraries' versions, the number of texts and

@@ -195,11 +195,7 @@ def find_task(
 ) -> Found:
     """Reads the task from the kinds of modules.json, or from the network's architecture if there is none.
 
-    Args:
-        kinds: class names of the modules, none without modules.json.
-        described: the network's config.json.
-        folder: for messages.
-        around: config_sentence_transformers.json.
+    `described` is the network's config.json, `around` config_sentence_transformers.json; `folder` is for messages.
     """
     sign = f"{folder / 'modules.json'} lists {', '.join(kinds)}"
     stated = next((task for kind, task in STATED.items() if kind in kinds), None)

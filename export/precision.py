@@ -85,12 +85,7 @@ class Prepared:
 
 
 def to_precision(checkpoint: Checkpoint, precision: Precision, calibration: Path | None = None) -> Prepared:
-    """A checkpoint's network in a precision.
-
-    Args:
-        checkpoint: the float32 network, left as it is.
-        precision: the precision wanted.
-        calibration: text for int8's ranges, one a line; None for the text that ships with the project.
+    """A checkpoint's network in a precision; int8's ranges are of the calibration text, one a line, or of what ships.
 
     Raises:
         VerificationError: no provider here can run the graph.

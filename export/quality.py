@@ -57,14 +57,10 @@ class PrecisionQuality:
         }
 
     def check(self, thresholds: Sequence[Threshold], otherwise: str) -> None:
-        """Whether it passes.
-
-        Args:
-            thresholds: what the figures have to be.
-            otherwise: advice for a failure.
+        """Holds the figures against thresholds.
 
         Raises:
-            QualityError: the output is too far from float32's.
+            QualityError: the output is too far from float32's; the message ends with the advice `otherwise`.
         """
         if not all(threshold.holds(self.figures) for threshold in thresholds):
             found = ", ".join(f"{name} {value:.5f}" for name, value in self.figures.items())
@@ -79,11 +75,7 @@ def measure_quality(
 ) -> PrecisionQuality:
     """Compares the graph at a path with the float32 encoder over batches of held-out texts.
 
-    Args:
-        path: of the graph.
-        encoder: float32's.
-        batches: of texts.
-        token_layers: as `Checkpoint.further_outputs` of an embedder has them; None for none.
+    `token_layers` are an embedder's `Checkpoint.further_outputs`, whose outputs are compared too.
     """
     session, config = Session(path), encoder.config
     rows: tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]] = [], []
@@ -145,12 +137,7 @@ def _divergence(found: NDArray[np.float32], expected: NDArray[np.float32], lengt
 
 
 def measure_ranges(path: Path, checkpoint: Checkpoint, calibration: Path | None = None) -> VectorRanges | None:
-    """The least and the greatest value of each dimension over calibration text.
-
-    Args:
-        path: of the graph.
-        checkpoint: what it was made from.
-        calibration: text, one a line; None for the text that ships with the project.
+    """The least and the greatest value of each dimension of a graph's vectors over calibration text, one a line.
 
     Returns:
         None where the task has no vectors, or where the shipped text holds nothing that the model can read.

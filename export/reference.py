@@ -35,11 +35,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def float64_reference(encoder: Encoder) -> Encoder:
-    """An encoder that computes the same in float64, on weights of its own or, of a large one, on the given one's.
-
-    Args:
-        encoder: float32, in evaluation mode.
-    """
+    """An encoder that computes the same in float64, on weights of its own or, of a large one, on the given one's."""
     if sum(parameter.nbytes for parameter in encoder.parameters()) < LARGE:
         return copy.deepcopy(encoder).double()
     return widened_by_layer(encoder)
@@ -116,11 +112,7 @@ def _widened_embeddings(encoder: Encoder) -> Embeddings:
 
 
 def require_memory(encoder: Encoder, available: int | None) -> None:
-    """Refuses a network that cannot be verified here.
-
-    Args:
-        encoder: float32.
-        available: bytes; None where the system does not say.
+    """Refuses a float32 network that cannot be verified in the bytes available, None where the system does not say.
 
     Raises:
         VerificationError: the message names both numbers.
@@ -136,13 +128,7 @@ def require_memory(encoder: Encoder, available: int | None) -> None:
 
 
 def needed_bytes(weights: int, num_heads: int, longest: int) -> int:
-    """The most memory that an export needs, without the network itself.
-
-    Args:
-        weights: bytes in float32.
-        num_heads: of all layers.
-        longest: the longest text, in tokens.
-    """
+    """Bytes that an export needs besides the network of `weights` bytes, for texts of at most `longest` tokens."""
     return WEIGHT_COPIES * weights + SCORE_BYTES * num_heads * min(longest, LONGEST_OF_EVERY_LAYER) ** 2 + REST
 
 

@@ -96,11 +96,7 @@ def make_pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
 def text_batches(path: Path, tokenizer: Tokenizer, longest: int, total_heads: int = 0) -> list[TextBatch]:
     """The texts of a file as the network reads them, cut to `longest` tokens, in batches of similar length.
 
-    Args:
-        path: one text a line.
-        tokenizer: of the network.
-        longest: tokens of a text, special ones included.
-        total_heads: heads whose attention weights a run over a batch holds in memory; 0 for none.
+    Special tokens count. `total_heads` are those whose attention weights a run over a batch holds in memory.
 
     Raises:
         SourceError: as `read_texts` and `tokenize` do, or no text holds a token that the model knows how to read.
@@ -114,10 +110,7 @@ def text_batches(path: Path, tokenizer: Tokenizer, longest: int, total_heads: in
 def task_batches(path: Path, checkpoint: "Checkpoint", *, with_weights: bool = False) -> list[TextBatch]:
     """The texts of a file as a checkpoint's task meets them: pairs where it takes pairs, else texts.
 
-    Args:
-        path: one text a line.
-        checkpoint: the network and its tokenizer.
-        with_weights: whether runs over the batches hold every layer's attention weights.
+    `with_weights` says that runs over the batches hold every layer's attention weights.
 
     Raises:
         SourceError: as `text_batches`.

@@ -297,12 +297,7 @@ def refuse_added_tokens(folder: Path, settings: Mapping[str, Any], known: set[st
 
 
 def prepare_pairs(tokenizer: Tokenizer, folder: Path, *, has_types: bool) -> tuple[Tokenizer, bool]:
-    """The tokenizer with the original's token types, and whether it makes pairs.
-
-    Args:
-        tokenizer: made from the folder's files.
-        folder: of the files.
-        has_types: whether the network has token types.
+    """The folder's tokenizer with the original's token types, if the network has types, and whether it makes pairs.
 
     Raises:
         UnsupportedModel: its class in `transformers` makes other pairs.

@@ -114,11 +114,8 @@ def _short(longest: int) -> Iterator[tuple[tuple[int, ...], int]]:
 def verify(path: Path, encoder: Encoder, *, tolerance: Tolerance) -> tuple[dict[str, int], dict[str, Any]]:
     """Verifies the graph at a path.
 
-    Args:
-        path: model.onnx.
-        encoder: what it was made from; in float64 it is the reference, with `eager` attention where weights are wanted.
-        tolerance: how far a tensor may be from the reference, which is in float64 so that the whole allowance is the
-            graph's.
+    The reference is the encoder in float64, so that the whole tolerance is the graph's, with `eager` attention where
+    weights are wanted.
 
     Returns:
         Fused attention nodes by operator, and the parity figures: largest difference by output, number of cases,

@@ -16,6 +16,8 @@ from export.families.family import (
     BIASED,
     DECODER,
     DENSE,
+    ENCODER,
+    ENCODER_ONLY,
     NORM,
     OUTPUT,
     Family,
@@ -55,9 +57,7 @@ BERT_SETTINGS: Mapping[str, Any] = {
     **COMMON,
     "vocab_size": 30522,
     "type_vocab_size": 2,
-    "pruned_heads": None,
-    "is_decoder": False,
-    "add_cross_attention": False,
+    **ENCODER,
     "position_embedding_type": "absolute",
 }
 CAUSAL: Mapping[str, tuple[object, ...]] = {"is_causal": (False, None)}  # no part of these networks is
@@ -163,7 +163,7 @@ DISTILBERT = Family(
         "pruned_heads": None,
         "position_embedding_type": "absolute",
     },
-    requires={**CAUSAL, "is_decoder": (False,), "add_cross_attention": (False,)},
+    requires={**CAUSAL, **ENCODER_ONLY},
     # The last only makes the table, which is stored.
     unread=("qa_dropout", "tie_weights_", "seq_classif_dropout", "sinusoidal_pos_embds"),
     aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.families.bert import BERT_NAMES, CAUSAL, COMMON, read_bert
-from export.families.family import ACTIVATIONS, DENSE, OUTPUT, REQUIRED, Family, TaskLayers
+from export.families.family import ACTIVATIONS, DENSE, ENCODER_ONLY, OUTPUT, REQUIRED, Family, TaskLayers
 from model.config import EncoderConfig, Pooling, PositionScore
 from model.config_parts import LayerActivation
 
@@ -149,7 +149,7 @@ DEBERTA = Family(
         "pooler_hidden_size": REQUIRED,
         "attention_head_size": REQUIRED,
     },
-    requires={**CAUSAL, "is_decoder": (False,), "add_cross_attention": (False,), "pruned_heads": (None, {})},
+    requires={**CAUSAL, **ENCODER_ONLY, "pruned_heads": (None, {})},
     unread=("pooler_dropout", "cls_dropout", "legacy", "conv_act", "conv_groups", "position_embedding_type"),
     names=NAMES,
     prefixes=("deberta.", "model."),

@@ -14,8 +14,9 @@ from export.errors import UnsupportedModel
 from export.families.family import (
     DENSE,
     OUTPUT,
-    QKV,
     REQUIRED,
+    TRANSFORMERS_LAYER,
+    WHOLE_ROTATION,
     Family,
     TaskLayers,
     fixed,
@@ -27,18 +28,12 @@ from model.config import EncoderConfig, Pooling
 from model.config_parts import MOST_LAYERS, require
 
 NAMES: Mapping[str, str] = {
+    **{theirs: ours for theirs, ours in TRANSFORMERS_LAYER.items() if theirs.endswith("_proj")},
     "embed_tokens": "embeddings.token",
     "layers.{}.input_layernorm": "layers.{}.attention_norm",
-    "layers.{}.self_attn.q_proj": QKV[0],
-    "layers.{}.self_attn.k_proj": QKV[1],
-    "layers.{}.self_attn.v_proj": QKV[2],
-    "layers.{}.self_attn.o_proj": "layers.{}.attention.output",
     "layers.{}.self_attn.q_norm": "layers.{}.attention.query_norm",
     "layers.{}.self_attn.k_norm": "layers.{}.attention.key_norm",
     "layers.{}.post_attention_layernorm": "layers.{}.feed_forward_norm",
-    "layers.{}.mlp.gate_proj": "layers.{}.feed_forward.gate",
-    "layers.{}.mlp.up_proj": "layers.{}.feed_forward.up",
-    "layers.{}.mlp.down_proj": "layers.{}.feed_forward.down",
     "norm": "final_norm",
 }
 PREFIXES = ("model.",)
@@ -54,7 +49,6 @@ SETTINGS: Mapping[str, Any] = {
     "rope_theta": REQUIRED,
     **dict.fromkeys(("rope_parameters", "rope_scaling")),
 }
-WHOLE_ROTATION: Mapping[str, tuple[object, ...]] = {"partial_rotary_factor": (None, 1, 1.0)}
 
 
 def read_decoder(
@@ -62,12 +56,8 @@ def read_decoder(
 ) -> EncoderConfig:
     """Reads a config.json in the words of Llama.
 
-    Args:
-        config: config.json.
-        pooling: how tokens become one vector.
-        rope: its rotary positions.
-        activation: the setting that names the feed-forward's non-linearity.
-        settings: the family's own, fields of `EncoderConfig`.
+    `activation` is the setting that names the feed-forward's non-linearity; `settings` are the family's own, fields of
+    `EncoderConfig`.
 
     Raises:
         UnsupportedModel: a setting that makes it another network than the one built here.
@@ -107,14 +97,6 @@ def count_layers(config: Mapping[str, Any]) -> int:
     return layers
 
 
-def _read_qwen3_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    return _windowed(config, pooling, _qwen3_windowed(config), query_key_norm=True)
-
-
-def _read_qwen2_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    return _windowed(config, pooling, _qwen3_windowed(config), attention_bias=True, output_bias=False)
-
-
 def _read_llama_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     has_bias = config["mlp_bias"]
     return _windowed(config, pooling, (), up_bias=has_bias, down_bias=has_bias)
@@ -134,7 +116,7 @@ def _windowed(config: Mapping[str, Any], pooling: Pooling, near: tuple[int, ...]
     return replace(read, local_layers=near, window=config["sliding_window"] - 1 if near else None)
 
 
-def _qwen3_windowed(config: Mapping[str, Any]) -> tuple[int, ...]:
+def _qwen_windows(config: Mapping[str, Any]) -> tuple[int, ...]:
     """Layers with a window: from `layer_types`, or in older files the last ones."""
     if not config.get("use_sliding_window") or config.get("sliding_window") is None:
         return ()
@@ -164,7 +146,7 @@ QWEN3 = Family(
     ignored=("lm_head.", "score.", "rotary_emb."),
     classifier=TaskLayers({"score": OUTPUT}, fixed(dense_activation=None, pooling="last")),
     token_classifier=TaskLayers({"score": OUTPUT}, fixed(dense_activation=None)),
-    read_config=_read_qwen3_config,
+    read_config=lambda config, pooling: _windowed(config, pooling, _qwen_windows(config), query_key_norm=True),
 )
 
 
@@ -172,7 +154,9 @@ QWEN2 = replace(
     QWEN3,
     model_types=("qwen2",),
     settings={name: value for name, value in QWEN3.settings.items() if name != "attention_bias"} | {"head_dim": None},
-    read_config=_read_qwen2_config,
+    read_config=lambda config, pooling: _windowed(
+        config, pooling, _qwen_windows(config), attention_bias=True, output_bias=False
+    ),
 )
 
 LLAMA = replace(

@@ -22,6 +22,11 @@ TRANSFORMERS_LAYER: Mapping[str, str] = {  # as `transformers` names modules whe
     "layers.{}.mlp.down_proj": "layers.{}.feed_forward.down",
     "layers.{}.post_mlp_layernorm": "layers.{}.feed_forward_norm",
 }
+WHOLE_ROTATION: Mapping[str, tuple[object, ...]] = {
+    "partial_rotary_factor": (None, 1, 1.0)
+}  # every dimension is turned
+ENCODER_ONLY: Mapping[str, tuple[object, ...]] = {"is_decoder": (False,), "add_cross_attention": (False,)}
+ENCODER: Mapping[str, Any] = {"is_decoder": False, "add_cross_attention": False, "pruned_heads": None}  # of `read_bert`
 ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -132,9 +137,7 @@ class Family:
     def settle(self, config: Mapping[str, Any], *, compared: bool) -> dict[str, Any]:
         """config.json with one name for each setting, and the library's values for those that it leaves out.
 
-        Args:
-            config: config.json.
-            compared: whether the network is compared with the original later, which then judges unknown settings.
+        A network that is `compared` with the original later may have unknown settings.
 
         Raises:
             UnsupportedModel: two names of one setting contradict each other, a value is not reproduced, or a setting is
@@ -251,11 +254,7 @@ def share_layers(state: Mapping[str, Tensor], firsts: Sequence[int]) -> dict[str
 
 
 def require_settings(config: Mapping[str, Any], known: Mapping[str, tuple[object, ...]]) -> None:
-    """Refuses values that no part of the encoder stands for.
-
-    Args:
-        config: config.json.
-        known: name -> values that are reproduced, the first of them where config.json does not say.
+    """Refuses values other than those known by name, the first of them where config.json does not say.
 
     Raises:
         UnsupportedModel: names the first other value.
@@ -269,9 +268,7 @@ def require_settings(config: Mapping[str, Any], known: Mapping[str, tuple[object
 def refuse_remote_code(config: Mapping[str, Any], reproduced: tuple[str, ...]) -> None:
     """Refuses a network whose `auto_map` names classes of the model's own code, which is never run.
 
-    Args:
-        config: config.json.
-        reproduced: beginnings of the names of classes that the family computes the same as.
+    Names of classes that the family computes the same as begin as `reproduced`.
 
     Raises:
         UnsupportedModel: names the first other class.

@@ -16,9 +16,9 @@ from typing import Any
 from torch import Tensor
 
 from export.errors import UnsupportedModel
-from export.families.decoder import NAMES, PREFIXES, WHOLE_ROTATION, count_layers, read_decoder
-from export.families.family import GLOBAL, LOCAL, REQUIRED, Family, local_layers, positive
-from export.families.rope import Rope, two_ropes
+from export.families.decoder import NAMES, PREFIXES, count_layers, read_decoder
+from export.families.family import GLOBAL, LOCAL, REQUIRED, WHOLE_ROTATION, Family, local_layers, positive
+from export.families.rope import two_ropes
 from model.config import EncoderConfig, Pooling
 from model.config_parts import Projection
 
@@ -37,7 +37,7 @@ def _read_gemma3_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderC
     layers = count_layers(config)
     near_layers = local_layers(config.get("layer_types") or _by_period(config), layers)
     said = {GLOBAL: config["rope_theta"], LOCAL: config["rope_local_base_freq"]}
-    far, near = _ropes(config, said, near_layers)
+    far, near = two_ropes(config, said, BASES, near_layers, scaling=config.get("rope_scaling"))
     causal = not config.get("use_bidirectional_attention")
     sees = config["sliding_window"]
     return read_decoder(
@@ -66,14 +66,6 @@ def _join_factors(state: Mapping[str, Tensor], config: Mapping[str, Any]) -> dic
 def _by_period(config: Mapping[str, Any]) -> list[str]:
     period = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or PERIOD
     return [LOCAL if (layer + 1) % period else GLOBAL for layer in range(config["num_hidden_layers"])]
-
-
-def _ropes(config: Mapping[str, Any], said: Mapping[str, Any], near_layers: tuple[int, ...]) -> tuple[Rope, Rope]:
-    """Of global and of local layers."""
-    far, near = two_ropes(config, said, BASES, scaling=config.get("rope_scaling"))
-    if near_layers and (near.divisor, near.scaling) != (far.divisor, far.scaling):
-        raise UnsupportedModel("rotary positions of local and global layers are scaled by different factors")
-    return far, near
 
 
 GEMMA3 = Family(
@@ -138,7 +130,7 @@ def _read_gemma2_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderC
     layers = count_layers(config)
     kinds = list(config["layer_types"] or _by_period(config))
     near_layers = local_layers([*kinds[:-1], GLOBAL], layers)  # `transformers` rejects another last layer
-    far, near = _ropes(config, {GLOBAL: None, LOCAL: None}, near_layers)
+    far, near = two_ropes(config, dict.fromkeys(BASES), BASES, near_layers, scaling=config.get("rope_scaling"))
     sizes, shared = _head_sizes(config, layers, near_layers)
     whole, local = sizes[-1], sizes[near_layers[0]] if near_layers else sizes[-1]
     if any(size != (local if layer in near_layers else whole) for layer, size in enumerate(sizes)):

@@ -31,11 +31,13 @@ from export.families.bert import (
 from export.families.family import (
     DECODER,
     DENSE,
+    ENCODER,
     NORM,
     QKV,
     REQUIRED,
     TOKEN_CLASSIFIER,
     TRANSFORMERS_LAYER,
+    WHOLE_ROTATION,
     Family,
     ReadSettings,
     TaskLayers,
@@ -62,11 +64,8 @@ GTE_NAMES: Mapping[str, str | tuple[str, ...]] = {
 }
 BERT_WORDS: Mapping[str, Any] = {  # both codes of these families have defaults, and not the same ones
     **dict.fromkeys((*COMMON, "vocab_size", "type_vocab_size"), REQUIRED),
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "pruned_heads": None,
+    **ENCODER,
 }
-WHOLE_ROTATION: Mapping[str, tuple[object, ...]] = {"partial_rotary_factor": (None, 1, 1.0)}
 
 
 def _read_gte_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:

@@ -12,12 +12,14 @@ from export.families.bert import read_bert
 from export.families.family import (
     DECODER,
     DENSE,
+    ENCODER,
     GLOBAL,
     LOCAL,
     NORM,
     OUTPUT,
     QKV,
     REQUIRED,
+    WHOLE_ROTATION,
     Family,
     TaskLayers,
     local_layers,
@@ -54,9 +56,7 @@ def _read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     renamed = {"hidden_act": config["hidden_activation"], "layer_norm_eps": config["norm_eps"], "type_vocab_size": 0}
     read = read_bert({**config, **renamed, "position_embedding_type": "absolute"}, pooling)
     near_layers = _local_layers(config)
-    far, near = _ropes(config)
-    if near_layers and (far.divisor, far.scaling) != (near.divisor, near.scaling):
-        raise UnsupportedModel("rotary positions of local and global layers are scaled by different factors")
+    far, near = _ropes(config, near_layers)
     return replace(
         read,
         gated=True,
@@ -87,13 +87,13 @@ def _local_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
     return local_layers(kinds, len(layers))
 
 
-def _ropes(config: Mapping[str, Any]) -> tuple[Rope, Rope]:
+def _ropes(config: Mapping[str, Any], near_layers: tuple[int, ...]) -> tuple[Rope, Rope]:
     """Of global and of local layers."""
     bases = {GLOBAL: 160000.0, LOCAL: 10000.0}
     said = {GLOBAL: config.get("global_rope_theta"), LOCAL: config.get("local_rope_theta")}
     if config["rope_parameters"] is None and "local_rope_theta" in config and said[LOCAL] is None:
         said[LOCAL] = said[GLOBAL] or bases[GLOBAL]  # null is the global one
-    return two_ropes(config, said, bases)
+    return two_ropes(config, said, bases, near_layers)
 
 
 def _read_head(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,11 +122,9 @@ MODERNBERT = Family(
         "rope_parameters": None,
         "global_rope_theta": REQUIRED,
         "local_rope_theta": REQUIRED,
-        "is_decoder": False,
-        "add_cross_attention": False,
-        "pruned_heads": None,
+        **ENCODER,
     },
-    requires={"is_causal": (False, None), "rope_scaling": (None,), "partial_rotary_factor": (None, 1, 1.0)},
+    requires={"is_causal": (False, None), "rope_scaling": (None,), **WHOLE_ROTATION},
     unread=(
         *("position_embedding_type", "layer_norm_eps", "hidden_act", "type_vocab_size"),  # words of other families
         *("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index", "reference_compile"),

@@ -28,10 +28,13 @@ from export.families.family import (
     BIASED,
     DECODER,
     DENSE,
+    ENCODER,
+    ENCODER_ONLY,
     NORM,
     QKV,
     REQUIRED,
     TRANSFORMERS_LAYER,
+    WHOLE_ROTATION,
     Family,
     TaskLayers,
     fixed,
@@ -92,18 +95,13 @@ ROBERTA = Family(
 MPNET_UNREAD_POSITIONS = 2  # its code counts from `padding_idx + 1`, and has 1 for the padding's index in any case
 MPNET_BUCKETS, FURTHEST = 32, 128  # written into its code; config.json's number of buckets only sizes the table
 MPNET_NAMES: Mapping[str, str] = {
-    "embeddings.word_embeddings": "embeddings.token",
-    "embeddings.position_embeddings": "embeddings.position",
-    "embeddings.LayerNorm": "embeddings.norm",
+    **{theirs: ours for theirs, ours in BERT_NAMES.items() if ".attention." not in theirs and "_type_" not in theirs},
     "encoder.relative_attention_bias": "positions.bias.buckets",
     "encoder.layer.{}.attention.attn.q": "layers.{}.attention.query",
     "encoder.layer.{}.attention.attn.k": "layers.{}.attention.key",
     "encoder.layer.{}.attention.attn.v": "layers.{}.attention.value",
     "encoder.layer.{}.attention.attn.o": "layers.{}.attention.output",
     "encoder.layer.{}.attention.LayerNorm": "layers.{}.attention_norm",
-    "encoder.layer.{}.intermediate.dense": "layers.{}.feed_forward.up",
-    "encoder.layer.{}.output.dense": "layers.{}.feed_forward.down",
-    "encoder.layer.{}.output.LayerNorm": "layers.{}.feed_forward_norm",
 }
 
 
@@ -133,9 +131,8 @@ MPNET = Family(
     requires={
         **CAUSAL,
         "relative_attention_num_buckets": (MPNET_BUCKETS,),
+        **ENCODER_ONLY,
         "pruned_heads": (None, {}),
-        "is_decoder": (False,),
-        "add_cross_attention": (False,),
     },
     unread=("type_vocab_size",),
     names=MPNET_NAMES,
@@ -187,9 +184,7 @@ JINA_V3 = Family(
     settings={
         **dict.fromkeys((*COMMON, "vocab_size"), REQUIRED),
         **dict.fromkeys(("rope_parameters", "rotary_emb_base", "lora_adaptations", "lora_rank", "lora_alpha")),
-        "is_decoder": False,
-        "add_cross_attention": False,
-        "pruned_heads": None,
+        **ENCODER,
     },
     requires={
         **CAUSAL,
@@ -197,7 +192,7 @@ JINA_V3 = Family(
         "position_embedding_type": ("rotary",),
         "rope_scaling": (None,),
         "truncate_dim": (None,),
-        "partial_rotary_factor": (None, 1, 1.0),
+        **WHOLE_ROTATION,
     },
     unread=("lora_dropout_p", "lora_main_params_trainable", "load_trained_adapters", "task_instructions"),
     remote_classes=("XLMRoberta",),

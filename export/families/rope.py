@@ -1,7 +1,7 @@
 """Rotary positions as config.json describes them, in the words of `transformers` before and since release 5."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from export.errors import UnsupportedModel
@@ -62,16 +62,14 @@ def two_ropes(
     config: Mapping[str, Any],
     said: Mapping[str, Any],
     bases: Mapping[str, float],
+    near_layers: Sequence[int],
     *,
     scaling: Mapping[str, Any] | None = None,
 ) -> tuple[Rope, Rope]:
-    """The rotary positions of global and of local layers.
+    """The rotary positions of global and of local layers, which `near_layers` are.
 
-    Args:
-        config: config.json.
-        said: the base of each kind of layer, if a setting of its own gives one.
-        bases: what `transformers` takes otherwise.
-        scaling: what files without `rope_parameters` say of global layers.
+    `said` is the base of each kind of layer, if a setting of its own gives one; `bases` is what `transformers` takes
+    otherwise; `scaling` is what files without `rope_parameters` say of global layers.
 
     Raises:
         UnsupportedModel: frequencies of a kind that is not reproduced, or two settings that contradict each other.
@@ -87,16 +85,16 @@ def two_ropes(
         entry = one_entry({"rope_parameters": given.get(kind), "rope_theta": said[kind]})
         theta = bases[kind] if said[kind] is None else said[kind]
         found.append(read_rope(entry, theta=theta, positions=config["max_position_embeddings"]))
-    return found[0], found[1]
+    far, near = found
+    if near_layers and (far.divisor, far.scaling) != (near.divisor, near.scaling):
+        raise UnsupportedModel("rotary positions of local and global layers are scaled by different factors")
+    return far, near
 
 
 def read_rope(parameters: Mapping[str, Any], *, theta: object = None, positions: int | None = None) -> Rope:
     """Reads one entry of `rope_parameters`, as `transformers` writes it since release 5.
 
-    Args:
-        parameters: the entry.
-        theta: the base where the entry does not say.
-        positions: the longest text of the network, the original length where the entry does not say.
+    `theta` is the base and `positions`, the longest text, is the original length where the entry does not say.
 
     Raises:
         UnsupportedModel: frequencies of a kind that is not reproduced, or a setting that its kind does not have.

@@ -255,12 +255,7 @@ def shuffle_places(count: int) -> list[int]:
 
 
 def require_ratings(pairs: TokenizedPairs, path: Path, purpose: str) -> TokenizedPairs:
-    """The pairs, where a correlation with their ratings says something.
-
-    Args:
-        pairs: what was drawn from the file.
-        path: the file.
-        purpose: what they are drawn for, as in "to measure importance".
+    """The pairs drawn from a file for a purpose, as "to measure importance on", if a correlation says something.
 
     Raises:
         SourceError: there are fewer than 8, or all have the same rating.

@@ -89,10 +89,7 @@ def measure_importance(
 ) -> dict[str, Estimate]:
     """Importance of every head by the definitions of `export.heads.importance`, except `output_norm`.
 
-    Args:
-        encoder: the network.
-        texts: looked at if there are no pairs.
-        pairs: rated pairs; their texts then take the place of `texts`.
+    Texts of rated pairs take the place of `texts`.
     """
     texts = pairs.texts if pairs else list(texts)
     whole = embed(encoder, texts)

@@ -70,10 +70,7 @@ def make_report(
 ) -> dict[str, Any]:
     """Measures everything and returns the report as JSON types.
 
-    Args:
-        checkpoint: the network.
-        request: what it is looked at on.
-        pruned: heads, as [layer, head] of the network before, that it has lost; None if it is whole.
+    `pruned` are the heads, as [layer, head] of the network before, that it has lost; None if it is whole.
 
     Raises:
         SourceError: a file cannot be used, or the network has no heads.
@@ -285,13 +282,7 @@ def _rounded_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_report(report: Mapping[str, Any], destination: Path, *, into_artifact: bool) -> None:
-    """Writes both files, each whole or not at all.
-
-    Args:
-        report: as `export.heads.report` builds it.
-        destination: an artifact, or a directory, which is made.
-        into_artifact: whether the artifact's manifest is to list the files; False leaves a directory's others alone.
-    """
+    """Writes both files, each whole or not at all, into an artifact, whose manifest then lists them, or a directory."""
     contents = {HEADS: orjson.dumps(report) + b"\n", HEADS_PAGE: render_page(report).encode()}
     if into_artifact:
         install_files(destination, contents)

@@ -102,13 +102,7 @@ def steps_for(seen: Range, weights: list[Tensor]) -> Steps:
 
 
 def quantize_encoder(encoder: Encoder, ranges: Mapping[str, Range]) -> Encoder:
-    """The 8-bit form of a post-norm encoder; the original is left as it was.
-
-    Args:
-        encoder: float32, in evaluation mode.
-        ranges: by module name, the range of its input over calibration text: `layers.{l}.attention`,
-            `layers.{l}.attention.output`, `layers.{l}.feed_forward`.
-    """
+    """The 8-bit form of a post-norm encoder from the ranges of `see_ranges`; the original is left as it was."""
     quantized = copy.deepcopy(encoder)
     norm = quantized.embeddings.to_hidden or _layer_norm(quantized.embeddings.norm)
     for index, layer in enumerate(encoder.layers):

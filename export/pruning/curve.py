@@ -75,14 +75,10 @@ class Judge:
         return PruningQuality(points, float(cosines.mean()), float(cosines.min()))
 
 
-def judge_by_pairs(encoder: Encoder, pairs: TokenizedPairs) -> Judge:
-    """A judge by rated pairs."""
-    return Judge(pairs.texts, pairs.ratings, embed(encoder, pairs.texts))
-
-
-def judge_by_texts(encoder: Encoder, texts: Sequence[TokenizedText]) -> Judge:
-    """A judge by plain texts."""
-    return Judge(texts, None, embed(encoder, texts))
+def make_judge(encoder: Encoder, texts: Sequence[TokenizedText], pairs: TokenizedPairs | None) -> Judge:
+    """A judge by rated pairs, or, without any, by plain texts."""
+    judged = pairs.texts if pairs else texts
+    return Judge(judged, pairs.ratings if pairs else None, embed(encoder, judged))
 
 
 @dataclass(frozen=True, slots=True)

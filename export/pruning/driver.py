@@ -26,8 +26,7 @@ from export.pruning.curve import (
     PruningQuality,
     counts,
     draw_curve,
-    judge_by_pairs,
-    judge_by_texts,
+    make_judge,
     most_within,
 )
 from export.pruning.removal import remove_heads
@@ -101,12 +100,7 @@ class Material:
 
 
 def prune(checkpoint: Checkpoint, request: PruningRequest, precision: Precision = "fp32") -> Pruned:
-    """Chooses heads, removes them, and measures what that cost.
-
-    Args:
-        checkpoint: left as it is.
-        request: how much, and by what.
-        precision: of the graphs that are timed.
+    """Chooses heads, removes them from a copy, and measures what that cost; graphs in `precision` are timed.
 
     Raises:
         SourceError: a file cannot be used, or nothing is left to choose from.
@@ -149,8 +143,7 @@ def _count(encoder: Encoder, request: PruningRequest, material: Material, order:
         return round(request.share * len(order))
     if request.lose is None:
         raise ValueError("neither a share nor a loss was asked for")
-    judge = judge_by_pairs(encoder, material.pairs) if material.pairs else judge_by_texts(encoder, material.texts)
-    return most_within(encoder, judge, order, request.lose)
+    return most_within(encoder, make_judge(encoder, material.texts, material.pairs), order, request.lose)
 
 
 def _masked_difference(
@@ -224,7 +217,7 @@ def _from_pairs(checkpoint: Checkpoint, path: Path) -> Material:
         "chosen_on_pairs": len(chosen.left),
         "judged_on_pairs": len(judged.left),
     }
-    return Material(chosen.texts, chosen, judge_by_pairs(checkpoint.encoder, judged), described)
+    return Material(chosen.texts, chosen, make_judge(checkpoint.encoder, judged.texts, judged), described)
 
 
 def _from_texts(checkpoint: Checkpoint, path: Path) -> Material:
@@ -237,7 +230,7 @@ def _from_texts(checkpoint: Checkpoint, path: Path) -> Material:
         "chosen_on_texts": len(texts),
         "judged_on_texts": len(held_out),
     }
-    return Material(texts, None, judge_by_texts(checkpoint.encoder, held_out), described)
+    return Material(texts, None, make_judge(checkpoint.encoder, held_out, None), described)
 
 
 def importance(

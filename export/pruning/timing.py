@@ -68,13 +68,7 @@ def _write(checkpoint: Checkpoint, directory: Path, precision: Precision) -> Pat
 
 
 def compare(whole: Path, pruned: Path, inputs: Mapping[int, tuple[Inputs, Inputs]]) -> dict[int, Timing]:
-    """Times two graphs.
-
-    Args:
-        whole: the graph with all heads.
-        pruned: the other.
-        inputs: by batch size, of either graph.
-    """
+    """Times the graph with all heads and another, on inputs of either by batch size."""
     first, second = Session(whole, threads=1), Session(pruned, threads=1)
     timings = {}
     for size, (of_whole, of_pruned) in inputs.items():

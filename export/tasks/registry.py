@@ -1,7 +1,6 @@
 """How each task is exported, and the last layers of a checkpoint by its task."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -17,15 +16,13 @@ from export.tasks.vectors import EMBEDDING, MULTI_VECTOR
 from model.config import EncoderConfig
 from model.config_parts import ConfigError, Task
 
-EXPORTS: Mapping[Task, TaskExport] = MappingProxyType(
-    {
-        "embedding": EMBEDDING,
-        "classification": CLASSIFICATION,
-        "token_classification": TOKEN_CLASSIFICATION,
-        "sparse": SPARSE,
-        "multi_vector": MULTI_VECTOR,
-    }
-)
+EXPORTS: Mapping[Task, TaskExport] = {
+    "embedding": EMBEDDING,
+    "classification": CLASSIFICATION,
+    "token_classification": TOKEN_CLASSIFICATION,
+    "sparse": SPARSE,
+    "multi_vector": MULTI_VECTOR,
+}
 
 
 def read_task_layers(
@@ -35,14 +32,7 @@ def read_task_layers(
     tensors: Mapping[str, Tensor],
     config: EncoderConfig,
 ) -> tuple[EncoderConfig, dict[str, Tensor]]:
-    """The network with its task, and the weights of the task's layers.
-
-    Args:
-        pipeline: what surrounds the network.
-        described: its config.json.
-        family: of the network.
-        tensors: the checkpoint's.
-        config: the network without its task.
+    """The network of `config` with its task, and the weights of the task's layers.
 
     Raises:
         UnsupportedModel: the checkpoint has no layers for the task, or others than are reproduced.

@@ -164,12 +164,6 @@ def require_same_question(
 ) -> None:
     """Refuses what sentence-transformers' files say of the tokens and the words, unless it is what is asked here.
 
-    Args:
-        question: what is asked.
-        pipeline: of the checkpoint.
-        tokenizer: of the checkpoint.
-        instruction: the caller's; None for none.
-
     Raises:
         UnsupportedModel: a LogitScore module that scores other tokens or asks in other words.
     """
@@ -206,12 +200,7 @@ def word_pairs(question: Question, tokenizer: Tokenizer, instruction: str | None
 
     Words that the original tokenises by themselves are in the template, the rest is tokenised together with the texts.
     A text of Qwen3-Reranker begins with the space before it, where a byte-level tokenizer parts words anyway, so both
-    are the original's tokens.
-
-    Args:
-        question: what is asked.
-        tokenizer: of the checkpoint.
-        instruction: what the documents are judged by; None for the usual one.
+    are the original's tokens. Without an instruction documents are judged by the usual one.
     """
     around = tokenizer.encode("a", add_special_tokens=True)
     place = next(place for place, special in enumerate(around.special_tokens_mask) if not special)

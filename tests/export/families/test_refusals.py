@@ -66,6 +66,8 @@ def test_settings_of_our_own_networks(change: dict[str, Any], message: str, tmp_
 
 
 NOMIC_OWN = {"rotary_emb_fraction": 1.0, "activation_function": "swiglu", "n_embd": 32}
+BASE = {"rope_type": "default", "rope_theta": 1e4}
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 CASES: list[tuple[str, dict[str, Any], str]] = [
     ("roberta", {"pad_token_id": None}, "pad_token_id None: positions are counted"),
     ("roberta", {"max_position_embeddings": 2}, "max_position_embeddings 2 leaves none after the 2 unread"),
@@ -116,6 +118,11 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3", {"num_key_value_heads": 3}, "expected a multiple of its 3 key and value heads"),
     ("gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0: None is supported"),
     ("gemma3", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, "rope_parameters and rope_scaling: which is"),
+    (
+        "gemma3",
+        {"rope_parameters": {"full_attention": LINEAR, "sliding_attention": BASE}},
+        "scaled by different factors",
+    ),
     ("gemma3", {"is_causal": False}, "is_causal False: True is supported"),
     ("gemma2", {"per_layer_config": {"1": {"sliding_window": 3}}}, "per_layer_config has sliding_window: head_dim"),
     ("gemma2", {"per_layer_config": {"1": {"head_dim": 8}}}, "heads of sizes (6, 8, 6): one for each kind of"),

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy.stats import spearmanr
 from export.checkpoint import Checkpoint
 from export.errors import ParityError, SourceError
 from export.heads.corpus import read_pairs
-from export.pruning.curve import Judge, PruningQuality, counts, draw_curve, judge_by_pairs, most_within
+from export.pruning.curve import PruningQuality, counts, draw_curve, make_judge, most_within
 from export.pruning.driver import (
     Definition,
     PruningRequest,
@@ -84,14 +85,10 @@ def test_without_pairs_the_measure_is_the_cosine_on_held_out_text(tiny_checkpoin
 def test_prunes_as_far_as_the_loss_allows(planted: Checkpoint) -> None:
     lost = {0: 0.0, 1: 0.1, 2: 0.3, 3: 0.2, 4: 0.6, 5: 0.4, 6: 0.5, 7: 3.0, 8: 9.0}
 
-    class Told(Judge):
-        def judge(self, encoder: Encoder) -> PruningQuality:
-            return PruningQuality(50 - lost[8 - sum(encoder.config.num_heads)], 1, 1)
-
-        def judge_whole(self) -> PruningQuality:
-            return PruningQuality(50, 1, 1)
-
-    judge = Told([], None, np.zeros((0, 1)))
+    judge = Mock(
+        judge=lambda encoder: PruningQuality(50 - lost[8 - sum(encoder.config.num_heads)], 1, 1),
+        judge_whole=lambda: PruningQuality(50, 1, 1),
+    )
     order = list(range(8))
     for allowed, expected in ((0.05, 0), (0.15, 1), (0.3, 3), (0.55, 3), (0.65, 6), (3.5, 7), (10, 8)):
         assert most_within(planted.encoder, judge, order, allowed) == expected
@@ -102,7 +99,7 @@ def test_pruning_to_quality_holds_what_it_promises(planted: Checkpoint, pairs_fi
     material = read_material(planted, pairs_file, None)
     assert material.pairs
     order = least_first(importance(planted.encoder, "loss_gradient", material.texts, material.pairs))
-    count, chooser = len(record["removed"]), judge_by_pairs(planted.encoder, material.pairs)
+    count, chooser = len(record["removed"]), make_judge(planted.encoder, material.texts, material.pairs)
     assert [[0, head] for head in order[:count]] == record["removed"]
     assert 0 < count < 8
 
@@ -129,16 +126,12 @@ def test_the_reported_half_has_no_part_in_how_many_heads_go(planted: Checkpoint,
     assert first == second
 
 
-def test_a_share_of_less_than_one_head_is_refused(planted: Checkpoint) -> None:
+def test_a_share_of_less_than_one_head_and_a_network_without_heads_are_refused(planted: Checkpoint) -> None:
     with pytest.raises(SourceError, match=r"0.01 of 8 heads is less than one: ask for at least 0.125"):
         prune(planted, PruningRequest(share=0.01, with_curve=False))
-
-
-def test_halves_share_nothing_and_leave_nothing_out() -> None:
-    chosen, judged = halve(41)
-    assert (len(chosen), len(judged)) == (21, 20)
-    assert sorted(chosen + judged) == list(range(41))
-    assert tuple(map(len, halve(3000))) == (200, 500)
+    bare = replace(planted, encoder=remove_heads(planted.encoder, set(range(8))))
+    with pytest.raises(SourceError, match="has no heads to remove"):
+        prune(bare, PruningRequest(share=0.5))
 
 
 @pytest.mark.parametrize(
@@ -181,19 +174,17 @@ def test_the_bound_is_amdahls() -> None:
     assert found["latency"][0]["batches"]["1"]["bound"] == pytest.approx(1 / (1 - 0.25 * 0.5), rel=1e-4)
 
 
-def test_steps_and_random_orders() -> None:
+def test_halves_steps_and_random_orders() -> None:
+    chosen, judged = halve(41)
+    assert (len(chosen), len(judged)) == (21, 20)
+    assert sorted(chosen + judged) == list(range(41))
+    assert tuple(map(len, halve(3000))) == (200, 500)
     assert counts(72) == [0, 7, 14, 22, 29, 36, 43, 50, 58, 65]
     assert counts(3) == [0, 1, 2, 3]
     orders = random_orders(12, 5)
     assert len({tuple(order) for order in orders}) == 5
     assert all(sorted(order) == list(range(12)) for order in orders)
     assert least_first(np.array([2.0, 1.0, 1.0, 0.5])) == [3, 1, 2, 0]
-
-
-def test_refuses_a_network_without_heads(planted: Checkpoint) -> None:
-    bare = replace(planted, encoder=remove_heads(planted.encoder, set(range(8))))
-    with pytest.raises(SourceError, match="has no heads to remove"):
-        prune(bare, PruningRequest(share=0.5))
 
 
 def test_a_pruned_network_that_computes_something_else_is_no_result(
