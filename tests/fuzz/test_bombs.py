@@ -7,7 +7,6 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,14 +30,6 @@ BOMBS: dict[str, object] = {
     "blank": " \u3000\t\n" * (CHARACTERS // 4),
     "beyond the basic plane": "\U0001f469\u200d\U0001f680" * (CHARACTERS // 4),
 }
-
-
-@pytest.fixture(scope="module")
-def server(default_artifact: Path) -> Iterator[ServerProcess]:
-    with ServerProcess("service", "--model", str(default_artifact)) as process:
-        yield process.wait_until_ready()
-        assert process.stop() == 0
-        assert '"level":"error"' not in process.log
 
 
 def most_memory(server: ServerProcess) -> int:

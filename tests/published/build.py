@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from tests.export.conftest import write_json, write_modules
 from tests.family_models import FamilyModel, draw
 from tests.jina_bert_reference import draw_tensors
 from tests.tokenizers import TOKENIZERS
@@ -50,7 +51,6 @@ SMALL: Mapping[str, Callable[[Any], Any]] = {
     "max_window_layers": lambda _: 4,
 }
 ACTIVATIONS = {"identity": "torch.nn.modules.linear.Identity", "tanh": "torch.nn.modules.activation.Tanh"}
-PACKAGE = "sentence_transformers.models"
 CLASS_OF = {
     "SpladePooling": "sentence_transformers.sparse_encoder.models.SpladePooling",
     "PyLateDense": "pylate.models.Dense.Dense",
@@ -144,25 +144,25 @@ def _write_network(model: Published, tokenizer: Tokenizer, folder: Path) -> Path
     else:
         tokenizer.save(str(folder / "tokenizer.json"))
     length = min(model["tokens"], POSITIONS)
-    _write(folder, "tokenizer_config.json", {**model["tokenizer_config"], "model_max_length": length})
+    write_json(folder / "tokenizer_config.json", {**model["tokenizer_config"], "model_max_length": length})
     if model["router"]:
         _write_router(folder, model["router"], tokenizer.get_vocab_size())
     elif model["modules"] is not None:
         _write_modules(model, folder)
     if around := _around(model):
-        _write(folder, "config_sentence_transformers.json", around)
+        write_json(folder / "config_sentence_transformers.json", around)
     for name, content in (model["files"] or {}).items():
-        _write(folder, name, content)
+        write_json(folder / name, content)
     library = folder
     if model["library"]:
         library = folder.with_name(f"{folder.name}-library")
         shutil.copytree(folder, library)
         if model["inline_dense"]:  # the architecture tells the library of the dense layer
-            _write(library, "config.json", {**config_of(library), "architectures": [model["architecture"]]})
+            write_json(library / "config.json", {**config_of(library), "architectures": [model["architecture"]]})
     kept = {name: value for name, value in config.items() if name not in (model["left_out"] or ())}
     if model["text_part"]:  # of a network that reads more than texts
         kept = {**model["text_part"], "architectures": config["architectures"], "text_config": kept}
-    _write(folder, "config.json", kept)
+    write_json(folder / "config.json", kept)
     _change_weights(model, folder)
     return library
 
@@ -193,7 +193,7 @@ def _change_weights(model: Published, folder: Path) -> None:
         query = next(name for name in tensors if name.endswith("0.self_attn.q_proj.weight"))
         outputs, inputs = tensors[query].shape
         parts = {"A": torch.ones(4, inputs), "B": torch.zeros(outputs, 4)}
-        _write(folder, f"adapters/{name}/adapter_config.json", {"peft_type": "LORA", "r": 4, "lora_alpha": 8})
+        write_json(folder / f"adapters/{name}/adapter_config.json", {"peft_type": "LORA", "r": 4, "lora_alpha": 8})
         stored = {f"base_model.model.{query.removesuffix('weight')}lora_{part}.weight": x for part, x in parts.items()}
         save_file(stored, folder / "adapters" / name / "adapter_model.safetensors")
     if model["token_layers"]:
@@ -262,25 +262,22 @@ def _draw(model: Published, config: Mapping[str, Any]) -> Any:
 
 
 def _write_modules(model: Published, folder: Path) -> None:
-    sizes = [WIDTH]
-    first = "sparse_encoder.models.MLMTransformer" if "SpladePooling" in str(model["modules"]) else "models.Transformer"
-    entries = [{"idx": 0, "name": "0", "path": "", "type": f"sentence_transformers.{first}"}]
+    sizes, is_sparse = [WIDTH], "SpladePooling" in str(model["modules"])
+    modules = {"": "sentence_transformers.sparse_encoder.models.MLMTransformer" if is_sparse else "Transformer"}
     for index, module in enumerate(model["modules"], start=1):
         kind, *settings = module.split()
         place = f"{index}_{kind.removeprefix('PyLate')}"
-        entries.append(
-            {"idx": index, "name": str(index), "path": place, "type": CLASS_OF.get(kind, f"{PACKAGE}.{kind}")}
-        )
+        modules[place] = CLASS_OF.get(kind, kind)
         (folder / place).mkdir()
         if kind == "Pooling":
-            _write(folder, f"{place}/config.json", _pooling(settings[0]))
+            write_json(folder / f"{place}/config.json", _pooling(settings[0]))
         elif kind == "SpladePooling":
-            _write(folder, f"{place}/config.json", {"pooling_strategy": "max", "activation_function": "relu"})
+            write_json(folder / f"{place}/config.json", {"pooling_strategy": "max", "activation_function": "relu"})
         elif kind.endswith("Dense"):
             hidden, size = model["shape"][0], int(settings[0])
             sizes.append(WIDTH if size == hidden else WIDTH // 2 if size < hidden else 2 * WIDTH)
             _write_dense(folder / place, sizes[-2], sizes[-1], settings[1:])
-    _write(folder, "modules.json", entries)
+    write_modules(folder, modules)
 
 
 def _write_table(model: Published, tokenizer: Tokenizer, folder: Path) -> Path:
@@ -291,14 +288,12 @@ def _write_table(model: Published, tokenizer: Tokenizer, folder: Path) -> Path:
     rows = torch.randn(tokenizer.get_vocab_size(), WIDTH, generator=torch.Generator().manual_seed(1))
     save_file({"embeddings" if is_potion else "embedding.weight": rows}, network / "model.safetensors")
     tokenizer.save(str(network / "tokenizer.json"))
-    entries = [
-        {"idx": 0, "name": "0", "path": network.name if not is_potion else ".", "type": f"{PACKAGE}.StaticEmbedding"}
-    ]
+    modules = {"." if is_potion else network.name: "StaticEmbedding"}
     if is_potion:
-        entries.append({"idx": 1, "name": "1", "path": "1_Normalize", "type": f"{PACKAGE}.Normalize"})
-        _write(folder, "config.json", {"model_type": "model2vec", "architectures": ["StaticModel"], "normalize": True})
-    _write(folder, "modules.json", entries)
-    return folder
+        modules["1_Normalize"] = "Normalize"
+        said = {"model_type": "model2vec", "architectures": ["StaticModel"], "normalize": True}
+        write_json(folder / "config.json", said)
+    return write_modules(folder, modules)
 
 
 def _write_router(folder: Path, activation: str, vocabulary: int) -> None:
@@ -309,17 +304,16 @@ def _write_router(folder: Path, activation: str, vocabulary: int) -> None:
     structure = {"query": ["query_0_SparseStaticEmbedding"], "document": ["", "document_1_SpladePooling"]}
     types = {place: f"{package}.{kind}.{kind}" for place, kind in places.items()}
     parameters = {"default_route": "document", "allow_empty_key": True}
-    _write(folder, "router_config.json", {"types": types, "structure": structure, "parameters": parameters})
+    write_json(folder / "router_config.json", {"types": types, "structure": structure, "parameters": parameters})
     pooling = {"pooling_strategy": "max", "activation_function": activation, "word_embedding_dimension": None}
-    _write(folder, "document_1_SpladePooling/config.json", pooling)
-    _write(folder, "query_0_SparseStaticEmbedding/config.json", {"frozen": True})
+    write_json(folder / "document_1_SpladePooling/config.json", pooling)
+    write_json(folder / "query_0_SparseStaticEmbedding/config.json", {"frozen": True})
     weights = torch.rand(vocabulary, generator=torch.Generator().manual_seed(1)) * 8
     weights[::5] = 0
     save_file({"weight": weights}, folder / "query_0_SparseStaticEmbedding" / "model.safetensors")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(folder / name, folder / "query_0_SparseStaticEmbedding" / name)
-    entry = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router.Router"}
-    _write(folder, "modules.json", [entry])
+    write_modules(folder, {"": "sentence_transformers.models.Router.Router"})
 
 
 def _pooling(mode: str) -> dict[str, Any]:
@@ -331,12 +325,7 @@ def _pooling(mode: str) -> dict[str, Any]:
 def _write_dense(folder: Path, size: int, out: int, settings: Sequence[str]) -> None:
     has_bias, activation = "bias" in settings, next(name for name in settings if name in ACTIVATIONS)
     config = {"in_features": size, "out_features": out, "bias": has_bias}
-    _write(folder, "config.json", {**config, "activation_function": ACTIVATIONS[activation]})
+    write_json(folder / "config.json", {**config, "activation_function": ACTIVATIONS[activation]})
     generator = torch.Generator().manual_seed(size)
     tensors = {"linear.weight": torch.randn(out, size, generator=generator) * 0.3}
     save_file(tensors | ({"linear.bias": torch.ones(out) * 0.1} if has_bias else {}), folder / "model.safetensors")
-
-
-def _write(folder: Path, name: str, content: Any) -> None:
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(json.dumps(content))

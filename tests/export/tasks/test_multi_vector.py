@@ -1,6 +1,5 @@
 """What is read of a MultiVectorEncoder's folder, and what of it is not reproduced."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from export.checkpoint import Checkpoint, read_checkpoint
 from export.errors import UnsupportedModel
 from export.sources import Folder
 from model.config_parts import MultiVectorSettings
+from tests.export.conftest import change_json
 from tests.task_artifacts import TaskArtifact
 
 
@@ -20,26 +20,17 @@ def folder(multi_vector_encoder: TaskArtifact, tmp_path: Path) -> Path:
 
 
 def change(folder: Path, name: str, **settings: Any) -> Checkpoint:
-    path = folder / name
-    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    change_json(folder / name, **settings)
     return read_checkpoint(Folder(folder, "mine"))
 
 
-def settings_of(checkpoint: Checkpoint) -> MultiVectorSettings:
-    settings = checkpoint.encoder.config.task_settings
-    assert isinstance(settings, MultiVectorSettings)
-    return settings
-
-
-def test_lengths_of_queries_and_documents_are_read(folder: Path) -> None:
-    found = settings_of(change(folder, "sentence_bert_config.json", query_length=32, document_length=60))
-    assert (found.query_length, found.document_length) == (32, 60)
-
-
-def test_words_that_are_no_token_are_not_skipped(folder: Path) -> None:
+def test_lengths_are_read_and_words_that_are_no_token_are_not_skipped(folder: Path) -> None:
     words = {"skiplist_words": [".", "unbelievable words", ","], "skiplist_tasks": ["query", "document"]}
-    checkpoint = change(folder, "2_MultiVectorMask/config.json", **words)
-    found = settings_of(checkpoint)
+    change_json(folder / "2_MultiVectorMask" / "config.json", **words)
+    checkpoint = change(folder, "sentence_bert_config.json", query_length=32, document_length=60)
+    found = checkpoint.encoder.config.task_settings
+    assert isinstance(found, MultiVectorSettings)
+    assert (found.query_length, found.document_length) == (32, 60)
     assert [checkpoint.tokenizer.id_to_token(index) for index in sorted(found.skipped_ids)] == [",", "."]
     assert found.skipped_in == ("query", "document")
 

@@ -1,7 +1,7 @@
 """Language models that judge pairs, against the code of Qwen3-Reranker's card and the steps of mxbai-rerank-v2's."""
 
 import asyncio
-import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from tokenizers import Tokenizer as FastTokenizer
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.errors import UnsupportedModel
 from export.sources import Folder
+from export.tasks.yes_no import question_of
 from model.config_parts import ClassificationSettings
 from service.errors import Invalid
 from service.tokenization.rows import TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
-from tests.family_models import MODELS, draw, save
+from tests.export.conftest import change_json, write_json, write_modules
 from tests.yes_no import WEB, ask, ask_mxbai, build
 
 TOLERANCE = 1e-5
@@ -31,6 +32,23 @@ PAIRS = [
     ("what is\u0301 it ", "\u0301a  word "),
     ("the cat?", "it sat on the mat and " * 30),
 ]
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose head is its token embeddings; do not change it."""
+    return build(tmp_path_factory.mktemp("tied"), tied=True)
+
+
+@pytest.fixture
+def folder(tied: Path, tmp_path: Path) -> Path:
+    """The same, to be changed."""
+    return Path(shutil.copytree(tied, tmp_path / "folder"))
+
+
+@pytest.fixture(scope="module")
+def judge(tied: Path) -> Checkpoint:
+    return read_checkpoint(Folder(tied, "drawn"), task="classification", max_length=LONGEST)
 
 
 def served(checkpoint: Checkpoint) -> Tokenizer:
@@ -48,51 +66,49 @@ def rows(checkpoint: Checkpoint, pairs: Sequence[tuple[str, str]], **options: An
 
 
 @pytest.mark.parametrize(
-    ("tied", "ends", "instruction"), [(True, False, None), (False, True, CODE)], ids=["tied", "own-head"]
+    ("family", "tied", "ends", "instruction", "longest"),
+    [
+        ("qwen3", True, False, None, LONGEST),
+        ("qwen3", False, True, CODE, LONGEST),
+        ("qwen2-causal", True, False, None, 120),
+        ("qwen2-causal", False, False, CODE, 120),
+    ],
+    ids=["card, tied", "card, own head", "mxbai, tied", "mxbai, own head"],
 )
-def test_scores_are_those_of_the_card(tmp_path: Path, *, tied: bool, ends: bool, instruction: str | None) -> None:
-    folder = build(tmp_path, tied=tied, ends=ends)
-    checkpoint = read_checkpoint(
-        Folder(folder, "drawn"), task="classification", max_length=LONGEST, instruction=instruction
-    )
-    ids, scores = ask(folder, PAIRS, instruction or WEB, LONGEST)
+def test_rows_and_scores_are_those_of_the_publisher(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    family: str,
+    tied: bool,
+    ends: bool,
+    instruction: str | None,
+    longest: int,
+) -> None:
+    monkeypatch.setattr("export.tasks.yes_no.LONGEST", longest)
+    folder = build(tmp_path, tied=tied, ends=ends, family=family)
+    checkpoint = read_checkpoint(Folder(folder, "drawn"), task="classification", instruction=instruction)
+    if family == "qwen3":
+        ids, scores = ask(folder, PAIRS, instruction or WEB, longest)
+        settings = checkpoint.encoder.config.task_settings
+        assert isinstance(settings, ClassificationSettings)
+        assert (settings.labels, settings.activation) == (("yes",), "sigmoid")
+    else:
+        ids, scores = ask_mxbai(folder, PAIRS, instruction, longest)
     found = rows(checkpoint, PAIRS)
     assert [row.input_ids.tolist() for row in found] == ids
     assert [row.truncated for row in found] == [False] * (len(PAIRS) - 1) + [True]
-    padded = torch.zeros(len(ids), max(map(len, ids)), dtype=torch.int64)
-    for row, own in zip(padded, ids, strict=True):
-        row[: len(own)] = torch.tensor(own)
+    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(own) for own in ids], batch_first=True)
     with torch.inference_mode():
         logits = checkpoint.encoder(padded, torch.tensor([len(own) for own in ids])).task_output
-    settings = checkpoint.encoder.config.task_settings
-    assert isinstance(settings, ClassificationSettings)
-    assert (settings.labels, settings.activation) == (("yes",), "sigmoid")
     torch.testing.assert_close(logits.sigmoid()[:, 0], torch.tensor(scores), atol=TOLERANCE, rtol=0)
     assert max(scores) - min(scores) > 1000 * TOLERANCE  # they tell pairs apart
 
 
-@pytest.mark.parametrize(("tied", "instruction"), [(True, None), (False, CODE)], ids=["tied", "own-head"])
-def test_scores_are_those_of_mxbai_rerank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, tied: bool, instruction: str | None
-) -> None:
-    folder, longest = build(tmp_path, tied=tied, family="qwen2-causal"), 120
-    monkeypatch.setattr("export.tasks.yes_no.LONGEST", longest)
-    checkpoint = read_checkpoint(Folder(folder, "drawn"), task="classification", instruction=instruction)
-    ids, scores = ask_mxbai(folder, PAIRS, instruction, longest)
-    found = rows(checkpoint, PAIRS)
-    assert [row.input_ids.tolist() for row in found] == ids
-    assert [row.truncated for row in found] == [False] * (len(PAIRS) - 1) + [True]
-    for own, score in zip(ids, scores, strict=True):
-        with torch.inference_mode():
-            logits = checkpoint.encoder(torch.tensor([own]), torch.tensor([len(own)])).task_output
-        assert logits.sigmoid().item() == pytest.approx(score, abs=TOLERANCE)
-    assert max(scores) - min(scores) > 1000 * TOLERANCE  # they tell pairs apart
-
-
-def test_a_default_prompt_is_named_as_the_instruction(tmp_path: Path) -> None:
-    folder = build_logit_score(tmp_path, ("yes", "no"), TEMPLATE)
+def test_a_default_prompt_is_named_as_the_instruction(folder: Path) -> None:
+    add_logit_score(folder, ("yes", "no"), TEMPLATE)
     around = {"prompts": {"code": CODE}, "default_prompt_name": "code"}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(around))
+    write_json(folder / "config_sentence_transformers.json", around)
     with pytest.raises(UnsupportedModel, match="has the default prompt .* name it as --instruction"):
         read_checkpoint(Folder(folder, "drawn"))
     wording = read_checkpoint(Folder(folder, "drawn"), instruction=CODE).pair_wording
@@ -100,18 +116,16 @@ def test_a_default_prompt_is_named_as_the_instruction(tmp_path: Path) -> None:
     assert CODE in wording.before[0]
 
 
-def test_the_tokenizer_library_makes_the_same_rows_of_worded_texts(tmp_path: Path) -> None:
-    checkpoint = read_checkpoint(Folder(build(tmp_path, tied=True), "drawn"), task="classification")
-    assert checkpoint.pair_wording is not None
-    assert checkpoint.pairs
-    for pair, row in zip(PAIRS[:-1], rows(checkpoint, PAIRS[:-1]), strict=True):
-        assert checkpoint.tokenizer.encode(*checkpoint.pair_wording.wrap([pair])[0]).ids == row.input_ids.tolist()
+def test_the_tokenizer_library_makes_the_same_rows_of_worded_texts(judge: Checkpoint) -> None:
+    assert judge.pair_wording is not None
+    assert judge.pairs
+    for pair, row in zip(PAIRS[:-1], rows(judge, PAIRS[:-1]), strict=True):
+        assert judge.tokenizer.encode(*judge.pair_wording.wrap([pair])[0]).ids == row.input_ids.tolist()
 
 
-def test_tokens_stand_where_their_text_has_them(tmp_path: Path) -> None:
-    checkpoint = read_checkpoint(Folder(build(tmp_path, tied=True), "drawn"), task="classification")
+def test_tokens_stand_where_their_text_has_them(judge: Checkpoint) -> None:
     pair = ("the cat?", "it sat on mats")
-    row = rows(checkpoint, [pair])[0]
+    row = rows(judge, [pair])[0]
     assert row.encoding is not None
     assert row.segments is not None
     parts: list[list[str]] = [[], []]
@@ -128,16 +142,13 @@ def test_tokens_stand_where_their_text_has_them(tmp_path: Path) -> None:
     assert row.encoding.tokens.count("?Ċ") == 1  # a token of the query and of the words behind it
 
 
-def test_a_query_without_room_for_a_document_is_cut_as_the_card_cuts(tmp_path: Path) -> None:
-    folder = build(tmp_path, tied=True)
-    checkpoint = read_checkpoint(Folder(folder, "drawn"), task="classification", max_length=LONGEST)
+def test_a_query_without_room_for_a_document_is_cut_as_the_card_cuts(tied: Path, judge: Checkpoint) -> None:
     pair = ("what is the cat? " * 40, "a mat")
-    assert rows(checkpoint, [pair])[0].input_ids.tolist() == ask(folder, [pair], WEB, LONGEST)[0][0]
+    assert rows(judge, [pair])[0].input_ids.tolist() == ask(tied, [pair], WEB, LONGEST)[0][0]
 
 
-def test_token_ids_are_refused_where_words_stand_around_texts(tmp_path: Path) -> None:
-    checkpoint = read_checkpoint(Folder(build(tmp_path, tied=True), "drawn"), task="classification")
-    tokenizer = served(checkpoint)
+def test_token_ids_are_refused_where_words_stand_around_texts(judge: Checkpoint) -> None:
+    tokenizer = served(judge)
     try:
         with pytest.raises(Invalid, match="send texts, not token ids"):
             tokenizer.join_ids([[[5], [6]]], "longest_first", from_start=False)
@@ -162,9 +173,9 @@ TEMPLATE = (
     ],
 )
 def test_what_a_logit_score_module_says_is_never_skipped(
-    tmp_path: Path, true: str, false: str | None, template: str | None, message: str
+    folder: Path, true: str, false: str | None, template: str | None, message: str
 ) -> None:
-    folder = build_logit_score(tmp_path, (true, false), template)
+    add_logit_score(folder, (true, false), template)
     for task in (None, "classification"):
         if message:
             with pytest.raises(UnsupportedModel, match=message):
@@ -173,61 +184,42 @@ def test_what_a_logit_score_module_says_is_never_skipped(
             assert read_checkpoint(Folder(folder, "drawn"), task=task).pairs
 
 
-def build_logit_score(directory: Path, words: tuple[str, str | None], template: str | None) -> Path:
-    """A reranker in sentence-transformers' form, that scores by these words."""
-    folder = build(directory, tied=True)
+def add_logit_score(folder: Path, words: tuple[str, str | None], template: str | None) -> None:
+    """Makes it a reranker in sentence-transformers' form, that scores by these words."""
     tokenizer = FastTokenizer.from_file(str(folder / "tokenizer.json"))
     ids = [None if word is None else tokenizer.encode(word).ids[0] for word in words]
-    kinds = {"": "base.modules.transformer.Transformer", "1_LogitScore": "cross_encoder.modules.logit_score.LogitScore"}
-    entries = [{"path": path, "type": f"sentence_transformers.{kind}"} for path, kind in kinds.items()]
-    (folder / "modules.json").write_text(json.dumps(entries))
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": "text-generation"}))
-    (folder / "1_LogitScore").mkdir()
+    write_modules(folder, {"": "Transformer", "1_LogitScore": "LogitScore"})
+    write_json(folder / "sentence_bert_config.json", {"transformer_task": "text-generation"})
     said = dict(zip(("true_token_id", "false_token_id"), ids, strict=True))
-    (folder / "1_LogitScore" / "config.json").write_text(json.dumps(said))
+    write_json(folder / "1_LogitScore" / "config.json", said)
     if template is not None:
         (folder / "chat_template.jinja").write_text(template)
-    return folder
 
 
-def test_texts_are_as_long_as_on_the_card(tmp_path: Path) -> None:
-    folder = build(tmp_path, tied=True)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 9000}))
+def test_texts_are_as_long_as_on_the_card(folder: Path) -> None:
+    change_json(folder / "config.json", max_position_embeddings=9000)
     checkpoint = read_checkpoint(Folder(folder, "drawn"), task="classification")
     assert checkpoint.max_sequence_length == 8192
 
 
-def test_a_language_model_is_a_reranker_only_where_asked_for(tmp_path: Path) -> None:
-    folder = build(tmp_path, tied=True)
+def test_a_language_model_is_a_reranker_only_where_asked_for(tied: Path) -> None:
     with pytest.raises(UnsupportedModel, match="Qwen3ForCausalLM, which is for none.*--task classification exports it"):
-        read_checkpoint(Folder(folder, "chat"))
+        read_checkpoint(Folder(tied, "chat"))
     with pytest.raises(UnsupportedModel, match="an instruction is for language models"):
-        read_checkpoint(Folder(folder, "chat"), task="embedding", instruction=CODE)
+        read_checkpoint(Folder(tied, "chat"), task="embedding", instruction=CODE)
+    assert read_checkpoint(Folder(tied, "chat"), task="embedding").encoder.config.causal
 
 
-def test_a_tokenizer_without_the_two_answers_is_refused(tmp_path: Path) -> None:
-    folder = build(tmp_path, tied=True)
+def test_a_tokenizer_without_the_two_answers_is_refused(folder: Path) -> None:
     text = (folder / "tokenizer.json").read_text().replace("</think>", "</thought>")
     (folder / "tokenizer.json").write_text(text)
     with pytest.raises(UnsupportedModel, match="no token </think>: a language model of this type is"):
         read_checkpoint(Folder(folder, "chat"), task="classification")
 
 
-def test_a_head_that_is_missing_is_named(tmp_path: Path) -> None:
-    folder = build(tmp_path, tied=True)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+def test_a_missing_head_and_other_language_models_are_refused(folder: Path) -> None:
+    change_json(folder / "config.json", tie_word_embeddings=False)
     with pytest.raises(UnsupportedModel, match="no lm_head.weight, and tie_word_embeddings does not say"):
         read_checkpoint(Folder(folder, "chat"), task="classification")
-
-
-def test_other_language_models_are_refused_by_their_type(tmp_path: Path) -> None:
-    model = next(model for model in MODELS if model.name == "gemma3")
-    folder = save(draw(model), model, tmp_path)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["Gemma3ForCausalLM"]}))
-    with pytest.raises(
-        UnsupportedModel, match="model_type 'gemma3_text' are not read as rerankers: Qwen3-Reranker and"
-    ):
-        read_checkpoint(Folder(folder, "chat"), task="classification")
+    with pytest.raises(UnsupportedModel, match="'gemma3_text' are not read as rerankers: Qwen3-Reranker and"):
+        question_of({"model_type": "gemma3_text"})
