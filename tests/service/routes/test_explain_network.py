@@ -11,9 +11,7 @@ from service.requests.decomposition import missing_graph
 from service.requests.explain import ExplainAnswer
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import NUM_HEADS, FakeDecomposer
-from tests.service.routes.conftest import Client
 from tests.service.routes.test_encode import expected_vector, ids_of
-from tests.task_artifacts import TaskArtifact
 
 A, B = "the cats sat on a mat", "a slow dog"
 IDS_A, IDS_B = ids_of("the cat ##s sat on a mat"), ids_of(B)
@@ -75,14 +73,6 @@ def test_a_long_text_is_refused_before_anything_runs(serve: Serve) -> None:
     assert not decomposer.sources
 
 
-def test_what_cannot_be_explained_is_refused(served: Served) -> None:
-    assert refused(served, b=None) == (422, "b", "b: Field required")
-    assert refused(served, b=None, through="pooling") == (422, "b", "b: Field required")
-    assert refused(served, head_mask=[[0, 0, 0.0]])[:2] == (422, "head_mask")
-    assert refused(served, dimensions=999)[:2] == (422, "dimensions")
-    assert refused(served, at=0)[:2] == (422, "at")
-
-
 def test_an_artifact_without_the_graph_says_how_to_get_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(served.engine.manifest.files, EXPLAIN_GRAPH)
     status, _, message = refused(served)
@@ -115,11 +105,3 @@ def test_a_deadline_cancels_what_runs(serve: Serve) -> None:
     served = serve("--request-timeout", "0.2", decomposer=decomposer)
     assert explain(served).status_code == 504
     assert decomposer.gate.wait(10)  # the run was cancelled
-
-
-def test_pairs_of_a_classifier_s_tokens_are_asked_for_through_the_network(
-    client: Client, reranker: TaskArtifact
-) -> None:
-    response = client(reranker.artifact).post("/explain", json={"a": "a", "b": "b"})
-    assert response.status_code == 404
-    assert response.json()["error"]["message"].endswith('by pairs of tokens; ask for through "network"')

@@ -54,7 +54,7 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return TaskArtifact(folder, directory / "artifact")
 
 
-def test_a_table_answers_as_its_original(client: Client, table: TaskArtifact) -> None:
+def test_a_table_answers_as_its_original_and_has_no_attention(client: Client, table: TaskArtifact) -> None:
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - seconds to import
 
     original = SentenceTransformer(str(table.folder), device="cpu")
@@ -66,10 +66,7 @@ def test_a_table_answers_as_its_original(client: Client, table: TaskArtifact) ->
     compared = compare_with_original(read_checkpoint(Folder(table.folder, "table")), table.folder)
     assert compared["compared"]
     assert compared["pooled"] < 1e-6
-
-
-def test_a_table_has_no_attention(client: Client, table: TaskArtifact) -> None:
-    refused = client(table.artifact).post("/encode", json={"inputs": "the cat", "attention": {}})
+    refused = asked.post("/encode", json={"inputs": "the cat", "attention": {}})
     assert refused.status_code == 422
     assert "the model has no heads (a table of vectors, or all were removed), so it has no attention" in refused.text
 

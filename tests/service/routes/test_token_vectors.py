@@ -106,14 +106,3 @@ def test_a_document_of_too_many_tokens_is_not_pooled(
     response = client(expanding_encoder.artifact).post("/encode", json={"inputs": TEXTS, "pool_factor": 2})
     assert response.status_code == 413
     assert "pool_factor: a document has" in response.json()["error"]["message"]
-
-
-def test_kinds_of_texts_choose_the_prompt_of_an_embedder(client: Client, expanding_encoder: TaskArtifact) -> None:
-    asked = client(expanding_encoder.artifact)
-    for body in ({"input_type": "query"}, {"task": "retrieval.query"}):
-        response = asked.post("/v1/embeddings", json={"input": "a", **body})
-        assert response.status_code == 404  # it has no vector of a text, whatever the kind
-    twice = asked.post("/v1/embeddings", json={"input": "a", "task": "retrieval.query", "prompt_name": "query"})
-    assert twice.json()["error"]["param"] == "task"
-    unknown = asked.post("/v1/embeddings", json={"input": "a", "input_type": "qeury"})
-    assert unknown.status_code == 422

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from polyhead import Engine
-from service.errors import TooLarge, WrongTask
+from service.errors import TooLarge
 from service.requests.zero_shot import ZeroShotRequest
 from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import LONGEST, TaskArtifact
@@ -69,10 +69,3 @@ def test_every_text_has_every_label_and_that_is_bounded(client: Client, embedder
     response = client(embedder.artifact).post("/zero-shot", json=body)
     assert response.status_code == 413
     assert "the answer would hold 855790000 bytes of labels and scores, at most 67108864 are allowed" in response.text
-
-
-@pytest.mark.parametrize("name", ["reranker", "token_classifier", "sparse_encoder"])
-def test_other_models_are_refused(request: pytest.FixtureRequest, name: str) -> None:
-    made: TaskArtifact = request.getfixturevalue(name)
-    with Engine.load(made.artifact) as engine, pytest.raises(WrongTask, match="zero-shot labels need"):
-        engine.zero_shot("a", ["b", "c"])

@@ -89,12 +89,6 @@ def test_a_body_is_answered_as_on_its_own_route(
     assert found.json() == expected.json()
 
 
-def test_a_model_of_several_vectors_has_no_embedding(client: Client, multi_vector_encoder: TaskArtifact) -> None:
-    response = client(multi_vector_encoder.artifact).post("/", json={"inputs": "the cat"})
-    assert response.status_code == 404
-    assert "multi-vector" in response.json()["error"]
-
-
 @pytest.mark.parametrize("path", ["/embed", "/embed_all", "/"])
 def test_the_beginning_is_cut_where_asked_for(served: Served, path: str) -> None:
     text, options = "dog " + "cat " * 40, {"output": "tokens", "normalize": False} if path == "/embed_all" else {}
