@@ -7,7 +7,7 @@ are distributions over the tokens of a text whatever the size of a head, so the 
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -283,9 +283,7 @@ def last_projections(encoder: Encoder) -> Iterator[dict[str, Tensor]]:
     def keeping(name: str) -> Callable[[nn.Module, object, Tensor], None]:
         return lambda _module, _inputs, output: found.__setitem__(name, output)
 
-    hooks = [getattr(layers[-1].attention, name).register_forward_hook(keeping(name)) for name in PROJECTIONS if layers]
-    try:
+    with ExitStack() as hooks:
+        for name in PROJECTIONS if layers else ():
+            hooks.enter_context(getattr(layers[-1].attention, name).register_forward_hook(keeping(name)))
         yield found
-    finally:
-        for hook in hooks:
-            hook.remove()

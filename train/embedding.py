@@ -1,7 +1,7 @@
 """Embeddings of many texts with a network as it stands, and what a network's layers give on the way."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import cast
 
 import numpy as np
@@ -65,12 +65,10 @@ def layer_outputs(encoder: Encoder) -> Iterator[list[Tensor]]:
             found.clear()
         found.append(output[0])
 
-    hooks = [layer.register_forward_hook(keep) for layer in encoder.layers]
-    try:
+    with ExitStack() as hooks:
+        for layer in encoder.layers:
+            hooks.enter_context(layer.register_forward_hook(keep))
         yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 ROUNDING = 1e-6  # two equal vectors differ by less in a product, by their place in the matrix

@@ -7,6 +7,7 @@ others for quantisation; Kwon et al. 2022, "A Fast Post-Training Pruning Framewo
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -116,12 +117,11 @@ class LayerRunner:
         """Runs the network once, to see what its layers are called with."""
         self.layers = encoder_layers(encoder)
         self._calls: list[list[tuple[Any, ...]]] = [[] for _ in self.layers]
-        hooks = [layer.register_forward_pre_hook(self._keeper(index)) for index, layer in enumerate(self.layers)]
-        with torch.inference_mode():
+        with torch.inference_mode(), ExitStack() as hooks:
+            for index, layer in enumerate(self.layers):
+                hooks.enter_context(layer.register_forward_pre_hook(self._keeper(index)))
             for batch in batches:
                 encoder.use("sdpa")(batch.input_ids, batch.lengths, token_type_ids=batch.token_type_ids)
-        for hook in hooks:
-            hook.remove()
         self.hidden = [call[0] for call in self._calls[0]]
 
     def trace(self, layer: int, batch: int) -> LayerTrace:
