@@ -1,6 +1,5 @@
 """The comparison of a checkpoint with the libraries that it was made for."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,11 @@ from export.errors import ParityError
 from export.original import FIGURES, compare_with_original, describe
 from export.sources import Folder
 from model.artifact import Artifact
+from tests.export.conftest import change_json
 from tests.task_artifacts import TaskArtifact
 from tests.yes_no import build
 
 TOLERANCE = 1e-5
-
-
-def change_config(folder: Path, **change: object) -> Path:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -31,7 +25,6 @@ def change_config(folder: Path, **change: object) -> Path:
     [
         ("embedder", "pooled"),
         ("reranker", "logits"),
-        ("classifier", "logits"),
         ("sparse_encoder", "sparse"),
         ("multi_vector_encoder", "token_vectors"),
     ],
@@ -89,14 +82,21 @@ def test_without_the_libraries_the_manifest_and_the_command_say_so(
 
 def test_a_network_of_its_own_code_is_not_compared(bert_folder: Path) -> None:
     checkpoint = read_checkpoint(Folder(bert_folder, "bert"))
-    found = compare_with_original(checkpoint, change_config(bert_folder, auto_map={"AutoModel": "mine.Bert"}))
+    found = compare_with_original(
+        checkpoint, change_json(bert_folder / "config.json", auto_map={"AutoModel": "mine.Bert"})
+    )
     assert found == {"compared": False, "reason": "its network is defined by the model's own code, which is never run"}
 
 
 def test_an_unknown_setting_is_let_through_only_where_the_original_judges_it(
     bert_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [str(change_config(bert_folder, surprise=1)), "--output", str(tmp_path / "made"), "--no-explain"]
+    command = [
+        str(change_json(bert_folder / "config.json", surprise=1)),
+        "--output",
+        str(tmp_path / "made"),
+        "--no-explain",
+    ]
     assert main([*command, "--against", "none"]) == 1
     assert "config.json says surprise, which may change the network" in capsys.readouterr().err
     assert main(command) == 0
