@@ -62,7 +62,7 @@ def plan_decomposition(request: EncodeRequest, manifest: Manifest) -> Decomposit
         cure = "; POST /explain decomposes a classifier's scores" if manifest.task == "classification" else ""
         raise Invalid.at(PARAM, f"{manifest.model} returns no vector of a text (its task is {manifest.task}){cure}")
     if EXPLAIN_GRAPH not in manifest.files:
-        raise Invalid.at(PARAM, f"{missing_graph(manifest)}")
+        raise Invalid.at(PARAM, missing_graph(manifest))
     _refuse_contradictions(request, options)
     return DecompositionPlan(options, manifest.config.output_size)
 

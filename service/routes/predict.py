@@ -195,7 +195,7 @@ def _read(inputs: Any) -> tuple[list[str] | None, list[list[str]] | None, bool]:
     if isinstance(inputs, str):
         return [inputs], None, False
     if not isinstance(inputs, list) or not inputs:
-        raise Invalid.at("inputs", f"{SHAPES}")
+        raise Invalid.at("inputs", SHAPES)
     if all(isinstance(text, str) for text in inputs):
         if len(inputs) != 2:
             raise Invalid.at("inputs", f"{SHAPES}; {len(inputs)} texts are no pair")
