@@ -261,16 +261,12 @@ async def test_a_request_larger_than_the_queue_is_told_so_and_its_refusal_is_fre
         assert pooled(await batcher.submit([job(1, 2)])) == [[3, 2]]
 
 
-async def test_admission_costs_the_same_however_many_requests_wait() -> None:
+async def test_admission_does_not_look_at_each_request_that_waits() -> None:
     async with occupied(max_queue_tokens=100_000) as (batcher, backend):
-        costs: list[int] = []
-        waiting: list[Submission] = []
-        for requests in (20, 1000):
-            waiting += [await begin(batcher, job(2, 3)) for _ in range(requests - len(waiting))]
-            with counted_lines() as lines:
-                batcher.early_refusal(32)
-                costs.append(lines())
-        assert costs[0] == costs[1]
+        waiting = [await begin(batcher, job(2, 3)) for _ in range(1000)]
+        with counted_lines() as lines:
+            batcher.early_refusal(32)
+            assert lines() < 100  # 20 to 40, by how long the run that is under way takes already
         backend.release()
         await asyncio.gather(*waiting)
 
