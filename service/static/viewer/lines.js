@@ -94,13 +94,21 @@ export class Lines {
   }
 }
 
-/** Cells of at least `threshold`, as [row, column, value]; of more than `most`, the `most` largest. */
+/**
+ * Cells of at least `threshold`, as [row, column, value]; of more than `most`, about the `most` largest.
+ * A histogram finds the cut without sorting hundreds of thousands of numbers.
+ */
 export function strongest(map, threshold, most) {
-  const cut = map.values.slice().sort().at(-most) ?? 0;
+  const bins = new Uint32Array(1024);
+  const binOf = (value) => Math.min(1023, Math.floor((value / (map.largest || 1)) * 1024));
+  for (const value of map.values) if (value >= threshold && value > 0) bins[binOf(value)] += 1;
+  let cut = 1023;
+  let count = bins[cut];
+  while (cut > 0 && count + bins[cut - 1] <= most) count += bins[(cut -= 1)];
   const found = [];
   for (let cell = 0; cell < map.values.length && found.length < most; cell += 1) {
     const value = map.values[cell];
-    if (value > 0 && value >= threshold && value >= cut) {
+    if (value > 0 && value >= threshold && binOf(value) >= cut) {
       found.push([Math.floor(cell / map.columns), cell % map.columns, value]);
     }
   }
