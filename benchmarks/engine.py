@@ -91,7 +91,7 @@ def draw(name: str, layers: int | None = None) -> Any:
 
 
 Run = Callable[[], Any]
-Engines = Mapping[str, Callable[[IntArray], Run]]  # by name, what makes a run of token ids [1, S]
+Engines = Mapping[str, Callable[[IntArray], Run]]  # by name, a maker of runs on token ids [1, S]
 
 
 def encoder_of(theirs: Any) -> Encoder:
@@ -195,7 +195,7 @@ def openvino_of(theirs: Any, texts: Sequence[IntArray]) -> Iterator[PeerProcess]
 def compare(engines: Engines, openvino: PeerProcess | None, ids: IntArray, rounds: int) -> list[dict[str, Any]]:
     """A row an engine: its median in milliseconds, and how many times the graph's time it takes, by round.
 
-    The last column is the largest difference of the hidden states from those of `transformers`.
+    The last column is the largest difference from the hidden states of `transformers`.
     """
     runs = {name: make(ids) for name, make in engines.items()}
     ways = {name: partial(processor_seconds, run) for name, run in runs.items()}

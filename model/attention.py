@@ -234,8 +234,20 @@ def attend(
         The context [T, H*V], each head multiplied by its gate, and the heads' own outputs.
     """
     query, key, value = map(tokens.pad, projected)
-    asked = tokens.seen, request.weights, heads.num_heads, heads.scale, terms.bias, heads.attended_heads, terms.window
-    context, weights = IMPLEMENTATIONS[heads.implementation](AttentionInputs(query, key, value, *asked))
+    context, weights = IMPLEMENTATIONS[heads.implementation](
+        AttentionInputs(
+            query,
+            key,
+            value,
+            tokens.seen,
+            request.weights,
+            heads.num_heads,
+            heads.scale,
+            terms.bias,
+            heads.attended_heads,
+            terms.window,
+        )
+    )
     norms = None
     if request.value_norms is not None:
         norms = value_norms(value, heads.null_context, heads.output_factor(), request.value_norms)

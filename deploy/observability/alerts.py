@@ -1,4 +1,4 @@
-"""All alerts, as a rule file has them: those of `alerts.yaml`, and those on how fast an error budget burns.
+"""All alerts, as a rule file has them: the alerts of `alerts.yaml`, and alerts on how fast an error budget burns.
 
 Each has a section in the runbook.
 """

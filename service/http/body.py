@@ -33,9 +33,9 @@ def check_media(headers: Mapping[bytes, bytes]) -> None:
     """
     content_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if content_type != JSON.encode("ascii"):
-        raise UnsupportedMedia("Content-Type: expected application/json", param="Content-Type")
+        raise UnsupportedMedia.at("Content-Type", "expected application/json")
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise UnsupportedMedia("Content-Encoding: the body must not be compressed", param="Content-Encoding")
+        raise UnsupportedMedia.at("Content-Encoding", "the body must not be compressed")
 
 
 def check_accept(headers: Mapping[bytes, bytes], answers: Sequence[str]) -> None:

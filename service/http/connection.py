@@ -137,7 +137,7 @@ def refusal_bytes(
     headers: Sequence[tuple[bytes, bytes]] = (),
     closes: bool = True,
 ) -> bytes:
-    """A whole HTTP/1.1 answer for what never became a request; `headers` come beside those of every refusal."""
+    """A whole HTTP/1.1 answer for what never became a request; `headers` are added to a refusal's usual ones."""
     body = orjson.dumps(shape.body(error))
     lines = [b"HTTP/1.1 %d %s\r\n" % (error.status, error.reason.encode("ascii")), _REFUSAL_HEADERS]
     lines += [b"%s: %s\r\n" % header for header in headers]

@@ -56,7 +56,7 @@ class EarlyRefusals:
         self._keys = keys
         self._ports = ports
         self._metrics = metrics
-        # Of requests that take it; a client that sends `Expect` sends its body later, or never.
+        # Headers of requests that take the usual way; a client that sends `Expect` sends its body later, or never.
         self._usual_way = {b"expect", *([b"origin"] if is_read_by_browsers else [])}
         self._alert_until = 0.0
         self._refused: Counter[str] = Counter()

@@ -59,7 +59,7 @@ class TokenOutputs:
         """The words of a text and their weights: `indices`, ascending, and `values`, both [words].
 
         A token that comes more than once has its largest weight; what has none is left out. `hidden` is the last hidden
-        state [n, H], `ids` are those of the tokens [n].
+        state [n, H], `ids` are its tokens' [n].
         """
         weights = hidden @ self.sparse_weight + self.sparse_bias
         kept = (weights > 0) & ~np.isin(ids, self.unweighted_ids)

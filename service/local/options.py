@@ -129,20 +129,20 @@ def read_call(inputs: Any, pairs: Any, options: Mapping[str, Any]) -> tuple[Enco
         Invalid: as for a body that holds the same; or an encoding, which arrays have none of.
     """
     if (inputs is None) == (pairs is None):
-        raise Invalid("inputs: give either inputs or pairs", param="inputs")
+        raise Invalid.at("inputs", "give either inputs or pairs")
     name, values = ("inputs", inputs) if pairs is None else ("pairs", pairs)
     given = _texts(values, name)
     request = validate_value(EncodeRequest, {name: given, **_plain_options(options)})
     if request.encoding_format in {"base64", "float16"}:
-        raise Invalid(
-            f"encoding_format: arrays are returned here, which have no {request.encoding_format}; leave it out, or "
-            "name one of fewer bits",
-            param="encoding_format",
+        raise Invalid.at(
+            "encoding_format",
+            f"arrays are returned here, which have no {request.encoding_format}; leave it out, or name one of fewer "
+            "bits",
         )
     if request.outputs is not None:
-        raise Invalid("outputs: only POST /encode answers several; leave it out", param="outputs")
+        raise Invalid.at("outputs", "only POST /encode answers several; leave it out")
     if request.return_tokens:
-        raise Invalid("return_tokens: only POST /encode answers it; leave it out", param="return_tokens")
+        raise Invalid.at("return_tokens", "only POST /encode answers it; leave it out")
     return request, _read(given, is_paired=pairs is not None)
 
 
@@ -187,7 +187,7 @@ def read_classify_call(
         raise WrongTask(f"{manifest.model} is for {manifest.task.replace('_', '-')}: only a classifier has labels")
     request, given = read_call(inputs, pairs, options)
     if request.output != "pooled":
-        raise Invalid(f'output: labels are answered here, not "{request.output}"; `encode` has them', param="output")
+        raise Invalid.at("output", f'labels are answered here, not "{request.output}"; `encode` has them')
     return request, given
 
 
@@ -210,7 +210,7 @@ def read_explain_call(a: str, b: str | None, options: Mapping[str, Any]) -> Expl
     request = validate_value(ExplainRequest, {"a": _as_json(a), "b": _as_json(b), **_plain_options(options)})
     for field, neutral in (("level", "token"), ("top_pairs", None)):
         if getattr(request, field) != neutral:
-            raise Invalid(f"{field}: an array of all pairs of tokens is returned here; leave it out", param=field)
+            raise Invalid.at(field, "an array of all pairs of tokens is returned here; leave it out")
     return request
 
 
@@ -252,9 +252,9 @@ def _listed(values: Any, name: str) -> Any:
         Invalid: a table or a mapping, which Python counts through by their names, or a set, which has no order.
     """
     if isinstance(values, Mapping) or hasattr(values, "columns"):
-        raise Invalid(f"{name}: got a {type(values).__name__}, which has columns or keys; give one of them", param=name)
+        raise Invalid.at(name, f"got a {type(values).__name__}, which has columns or keys; give one of them")
     if isinstance(values, Set):
-        raise Invalid(f"{name}: got a {type(values).__name__}, which has no order; give a list", param=name)
+        raise Invalid.at(name, f"got a {type(values).__name__}, which has no order; give a list")
     for method in ("to_pylist", "to_list"):  # pyarrow; pandas and polars
         if hasattr(values, method):
             return getattr(values, method)()
@@ -275,12 +275,12 @@ def _refuse_other_elements(values: Any, name: str) -> None:
     for index, value in enumerate(values):
         if type(value) is not kind or kind not in {str, int, list}:
             wanted = {str: "a text", int: "a token id", list: "a list"}.get(kind, "a text")
-            raise Invalid(f"{name}[{index}]: expected {wanted}, got {type(value).__name__}", param=f"{name}.{index}")
+            raise Invalid.at(f"{name}[{index}]", f"expected {wanted}, got {type(value).__name__}")
 
 
 def _plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if "model" in options:  # a field of bodies
-        raise Invalid("model: an engine has one", param="model")
+        raise Invalid.at("model", "an engine has one")
     return {name: _as_json(value) for name, value in options.items()}
 
 

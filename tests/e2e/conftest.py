@@ -31,7 +31,7 @@ def browser() -> Iterator[BrowserContext]:
 
 
 def with_manifest(artifact: Path, copy: Path, **changes: Any) -> Path:
-    """A copy of an artifact with other fields in its manifest; those of an object are changed one by one."""
+    """A copy of an artifact with other fields in its manifest; fields of an object are changed one by one."""
     shutil.copytree(artifact, copy)
     path = copy / "manifest.json"
     manifest = json.loads(path.read_text())

@@ -161,7 +161,7 @@ def test_maps_are_kept_for_going_back_to_them_within_a_bound(viewer: ViewerPage)
     window.fetch = real;
     return asked.join("");
     """
-    assert viewer.module("source", body) == "abcda"  # "d" did not fit beside the others
+    assert viewer.module("source", body) == "abcda"  # "d" did not fit with the others
 
 
 def test_a_grid_of_layers_that_differ_in_heads(viewer: ViewerPage) -> None:

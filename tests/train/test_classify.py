@@ -1,4 +1,4 @@
-"""Labels and scores of texts, of pairs and of words are learned, and `export` reads what was learned."""
+"""Labels and scores of texts, of pairs and of words are learned, and `export` reads the trained network."""
 
 from pathlib import Path
 from typing import Any

@@ -214,7 +214,7 @@ def test_a_connection_that_is_to_close_is_closed(storm: Storm) -> None:
 )
 def test_what_takes_its_usual_way(keys: tuple[str, ...], sent: bytes, is_refused: bool) -> None:
     storm = Storm(*keys, is_read_by_browsers=True)
-    assert b" 429 " not in storm.ask(), "nobody was refused yet"
+    assert b" 429 " not in storm.ask(), "no client was refused yet"
     assert storm.tasks == 1
     storm = Storm(*keys, is_read_by_browsers=True)
     storm.early.note()

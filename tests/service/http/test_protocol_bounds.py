@@ -1,4 +1,4 @@
-"""What a client may hold, by limits that are short: time, bytes of headers, and what follows a request."""
+"""What a client may hold, by limits that are short: time, bytes of headers, and bytes behind a request."""
 
 import json
 import signal
@@ -220,7 +220,7 @@ def test_declined_upgrade_changes_nothing_else(
 
 
 def test_expectation_of_an_http_1_0_client_is_ignored(strict_server: ServerProcess) -> None:
-    """RFC 9110, 10.1.1: such a client takes an interim answer for the answer."""
+    """RFC 9110, 10.1.1: such a client reads an interim answer as the final one."""
     sent = request_bytes({"inputs": "cat"}, "Expect: 100-continue")
     for version, expected in ((b"HTTP/1.1", 100), (b"HTTP/1.0", 200)):
         with strict_server.connect() as connection:
