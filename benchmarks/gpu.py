@@ -148,13 +148,17 @@ def _attention_difference(found: BatchOutput, expected: BatchOutput, lengths: Se
 def flops_per_token(config: EncoderConfig, sequence_length: int) -> float:
     """Floating-point operations of one token of a text of S = `sequence_length` tokens; a multiply-add is two.
 
-    A layer of H heads: Q and K [D, HK], V [D, HV], the output [HV, D], the output gate [D, H] if there is one, the
-    feed-forward [D, I] (twice if it is gated) and [I, D]; then S keys for each head, K + V multiply-adds each.
+    A layer of H query heads and G key and value heads, with sizes K and V: Q [D, HK], K [D, GK], V [D, GV], the output
+    [HV, D], the output gate [D, H] if there is one, the feed-forward [D, I] (twice if it is gated) and [I, D]; then S
+    keys for each query head, K + V multiply-adds each.
     """
-    hidden, heads = config.hidden_size, sum(config.num_heads)
-    linear = 2 * hidden * heads * (2 * config.d_k + 2 * config.d_v + config.output_gate)
-    linear += 2 * hidden * sum(map(config.inner_size, range(config.num_layers))) * (2 + config.gated)
-    return float(linear) + 2.0 * sequence_length * heads * (config.d_k + config.d_v)
+    of_hidden = attention = 0
+    for layer, heads in enumerate(config.num_heads):
+        sizes, shared = sum(config.head_sizes(layer)), len(config.groups(layer))
+        of_hidden += (heads + shared) * sizes + heads * config.output_gate
+        of_hidden += config.inner_size(layer) * (2 + config.gated)
+        attention += heads * sizes
+    return 2.0 * config.hidden_size * of_hidden + 2.0 * sequence_length * attention
 
 
 def measure_peak(precision: str, provider: str, size: int) -> float:
