@@ -40,10 +40,10 @@ from train.folder import (
     write_network,
     write_record,
 )
+from train.optimizer import make_optimizer
 from train.parallel import ALONE, Processes, seed_of
 from train.settings import RunSettings, head_dropout_at, rate_at
 
-BETAS, EPSILON = (0.9, 0.98), 1e-8
 CURVE_POINTS = 200  # of the losses
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PACKAGES = ("polyhead", "torch", "tokenizers", "safetensors")
@@ -161,8 +161,7 @@ def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -
         complete_network(settings.output)
     processes.wait()
     recipe.processes = processes
-    groups = parameter_groups(recipe, weight_decay=settings.weight_decay, embedding_rate=settings.embedding_rate)
-    optimizer = AdamW(groups, lr=settings.learning_rate, betas=BETAS, eps=EPSILON, fused=True)
+    optimizer = make_optimizer(recipe.module, recipe.encoder, recipe.rate_factors, settings)
     progress = _resume(recipe, optimizer, settings) if settings.resume else Progress()
     epoch_of = lru_cache(1)(
         lambda epoch: epoch_batches(recipe.lengths, settings.batch_size, seed=settings.seed, epoch=epoch)
@@ -203,24 +202,6 @@ def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -
         _write_record(recipe, settings, progress, is_done=True)
         (settings.output / CHECKPOINT).unlink(missing_ok=True)
     return progress
-
-
-def parameter_groups(recipe: Recipe, *, weight_decay: float, embedding_rate: float) -> list[dict[str, Any]]:
-    """Parameters for AdamW: matrices decay, biases and norms do not, embeddings have a rate of their own.
-
-    `scale` is the factor on the learning rate; what it is 0 for is not trained.
-    """
-    tables = [module for module in recipe.encoder.embeddings.modules() if isinstance(module, nn.Embedding)]
-    embeddings = {id(table.weight) for table in tables}
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for name, parameter in recipe.module.named_parameters():
-        scale = embedding_rate if id(parameter) in embeddings else recipe.rate_factors.get(name.partition(".")[0], 1.0)
-        if not scale:
-            parameter.requires_grad_(False)  # else its gradient is computed for nothing
-        decays = parameter.ndim > 1 and id(parameter) not in embeddings
-        if parameter.requires_grad:
-            groups.setdefault((scale, weight_decay if decays else 0.0), []).append(parameter)
-    return [{"params": own, "weight_decay": decay, "scale": scale} for (scale, decay), own in groups.items()]
 
 
 class Stop:

@@ -5,10 +5,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from export.command import count, not_negative, number, positive, share, whole
-from train.settings import RunSettings
+from train.settings import OptimizerName, RunSettings
 
 if TYPE_CHECKING:  # torch takes seconds to import: --help and a wrong command line answer without it
     from train.loop import Recipe
@@ -56,6 +56,12 @@ def add_speed_options(made: argparse._ActionsContainer) -> None:
     of = RunSettings(output=Path())
     made.add_argument(
         "--learning-rate", type=positive, default=of.learning_rate, help="the highest rate (default: %(default)g)"
+    )
+    made.add_argument(
+        "--optimizer",
+        choices=get_args(OptimizerName),
+        default=of.optimizer,
+        help="muon is for the layers' matrices and learns more in a step, which takes longer (default: %(default)s)",
     )
     made.add_argument(
         "--warm-up",

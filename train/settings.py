@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 TrainingPrecision = Literal["fp32", "bf16"]
+OptimizerName = Literal["adamw", "muon"]
 CostPrecision = Literal["fp32", "int8"]
 Kind = Literal["heads", "neurons", "layers"]  # of what a network may lose for a speed
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -22,8 +23,9 @@ class RunSettings:
         batch_size: examples a step.
         learning_rate: the highest, after warming up.
         embedding_rate: factor on it for token and position embeddings.
+        optimizer: AdamW (Loshchilov and Hutter 2019), or Muon for the matrices of the encoder's layers.
         warm_up: share of the steps in which the rate rises from 0; then it falls to 0 along half a cosine.
-        weight_decay: of matrices (AdamW, Loshchilov and Hutter 2019).
+        weight_decay: of matrices.
         clip: longest gradient.
         dropout: share of hidden values left out.
         head_dropout: share of heads left out, at the end of its schedule.
@@ -40,6 +42,7 @@ class RunSettings:
     batch_size: int = 64
     learning_rate: float = 3e-4
     embedding_rate: float = 1.0
+    optimizer: OptimizerName = "adamw"
     warm_up: float = 0.05
     weight_decay: float = 0.01
     clip: float = 1.0

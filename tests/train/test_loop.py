@@ -23,9 +23,9 @@ from train.distillation import Weights
 from train.errors import Diverged, RunError
 from train.folder import CHECKPOINT, RECORD, write_network
 from train.heal import Heal, HealSettings
-from train.loop import parameter_groups
+from train.optimizer import parameter_groups
 from train.parallel import Processes
-from train.settings import RunSettings, head_dropout_at, rate_at
+from train.settings import OptimizerName, RunSettings, head_dropout_at, rate_at
 
 pytestmark = pytest.mark.usefixtures("receive")
 
@@ -64,9 +64,11 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return read_back(folder).encoder.state_dict()
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_resumed_run_ends_in_the_bits_of_an_uninterrupted_one(
-    settings: HealSettings, run: RunSettings, tiny_folder: Path
+    optimizer: OptimizerName, settings: HealSettings, run: RunSettings, tiny_folder: Path
 ) -> None:
+    run = replace(run, optimizer=optimizer)
     whole = replace(run, output=run.output.with_name("whole"))
     loop.train(Heal(settings, whole), whole)
     with pytest.raises(KeyboardInterrupt):
@@ -204,6 +206,6 @@ def test_an_embedding_rate_of_0_leaves_only_tables_as_they_are(
     write_network(tmp_path / "narrow", draw_weights(Encoder(replace(TINY, token_size=8))), tiny_checkpoint)
     run = RunSettings(output=tmp_path / "run", embedding_rate=0.0)
     recipe = Distil(DistilSettings(model=str(tmp_path / "narrow"), texts=(text_file,)), run)
-    parameter_groups(recipe, weight_decay=0.01, embedding_rate=0.0)
+    parameter_groups(recipe.module, recipe.encoder, recipe.rate_factors, run)
     frozen = {name for name, parameter in recipe.encoder.named_parameters() if not parameter.requires_grad}
     assert frozen == {f"embeddings.{name}.weight" for name in ("token", "position", "token_type")}
