@@ -99,7 +99,7 @@ def orthogonalise(matrix: Tensor) -> Tensor:
     """
     if matrix.shape[0] > matrix.shape[1]:
         return orthogonalise(matrix.T).T
-    found = matrix / matrix.norm().clamp(min=1e-7)  # no singular value is above 1
+    found: Tensor = matrix / matrix.norm().clamp(min=1e-7)  # no singular value is above 1
     if matrix.shape[1] < MUCH_WIDER * matrix.shape[0]:
         for _ in range(ITERATIONS):
             found = _polynomial(found @ found.T) @ found
@@ -111,7 +111,7 @@ def orthogonalise(matrix: Tensor) -> Tensor:
         square = last @ square @ last
         last = _polynomial(square)
         product = last @ product
-    return product @ found
+    return torch.mm(product, found)
 
 
 def _polynomial(square: Tensor) -> Tensor:
