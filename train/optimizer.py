@@ -32,7 +32,7 @@ def make_optimizer(
     """The optimizer that the settings name, of everything in `module`, of which the encoder is a part.
 
     Args:
-        module: what is trained.
+        module: holds every parameter of the run.
         encoder: whose embeddings have a rate of their own, and whose layers' matrices Muon takes.
         rate_factors: factor on the learning rate of parts of the module, by the first part of a parameter's name.
         settings: of the run.
