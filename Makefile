@@ -117,7 +117,7 @@ $(BIN)/.dev: pyproject.toml constraints.txt | $(BIN)/.test
 	@$(BIN)/python -m pip install --quiet --no-deps $(BARE_DEV)
 	@touch $@
 
-everything: $(BIN)/.test ## install for all tests, lint and docs at once, sooner than one by one
+everything: $(BIN)/.test ## install what test-apart, test-clients, lint and docs need, sooner than one by one
 	@$(INSTALL) --no-build-isolation -e '.[dev,docs,clients]'
 	@$(BIN)/python -m pip install --quiet --no-deps $(BARE_DEV) $(BARE_CLIENTS)
 	@touch $(BIN)/.dev $(BIN)/.docs $(BIN)/.clients
