@@ -17,7 +17,7 @@ from tests.service.process import fake_server, read_sample, wait_until
 
 def test_probes_tell_loading_from_ready_from_draining(fake_artifact: Path, tmp_path: Path) -> None:
     loaded = tmp_path / "loaded"
-    environment = {"FAKE_LOAD_UNTIL": str(loaded), "FAKE_RUN_SECONDS": "0.3"}
+    environment = {"FAKE_LOAD_UNTIL": str(loaded), "FAKE_RUN_SECONDS": "1"}
     flags = ("--drain-delay", "1", "--max-queue-tokens", "70000")
     with fake_server(fake_artifact, *flags, **environment) as server, socket.socket() as slow:
         assert server.request("GET", "/healthz")[0] == 200
