@@ -346,7 +346,11 @@ def install_files(directory: Path, contents: Mapping[str, bytes]) -> Manifest:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replaces a file at once: a reader sees the old content or the new, also after a loss of power."""
+    """Replaces a file at once: a reader sees the old content or the new, also after a loss of power.
+
+    Raises:
+        OSError: it could not be written, and is as it was; `filename` says which.
+    """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -355,8 +359,10 @@ def write_whole(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.chmod(name, 0o644)
         os.replace(name, path)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk's error names no file
         raise
 
 

@@ -194,8 +194,8 @@ def test_whoever_is_interrupted_leaves_an_artifact_that_opens(
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x").write_bytes(b"old")
-    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError("no space left on device")))
-    with pytest.raises(OSError, match="no space"):
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "no space left on device")))
+    with pytest.raises(OSError, match=f"no space left on device: '{tmp_path / 'x'}'"):
         model.artifact.write_whole(tmp_path / "x", b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
     assert (tmp_path / "x").read_bytes() == b"old"
