@@ -29,13 +29,13 @@ class RequestModel(BaseModel):
 class AnswerModel(BaseModel):
     """An answer's body; describes it for OpenAPI, answers are not built through it."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 class OpenAnswerModel(BaseModel):
     """An answer's body that may gain fields."""
 
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="allow", strict=True, use_attribute_docstrings=True)
 
 
 class Failure(AnswerModel):

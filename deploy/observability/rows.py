@@ -195,7 +195,7 @@ def served_models() -> Row:
             "Workers that run each model, on average, and how many of its instances cannot answer.",
             {
                 "{{model}}": rate(names.WORKER_BUSY, by=MODEL),
-                "{{model}} not ready": f"count by (model) ({series(names.MODEL_READY)} == 0)",
+                "{{model}} not ready": f"sum by (model) (1 - {series(names.MODEL_READY)})",
             },
         ),
     ]

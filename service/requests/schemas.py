@@ -417,8 +417,9 @@ class Info(OpenAnswerModel):
     """the artifact's `manifest.json`"""
     limits: dict[str, float]
     """largest request, in bytes, texts, tokens and seconds"""
-    runtime: dict[str, str | int | list[str]]
-    """provider, workers, threads, engine, the arithmetic it computes in, and the processor's instructions"""
+    runtime: dict[str, str | int | bool | list[str]]
+    """provider, workers, threads, engine, its arithmetic, the processor's instructions, and `batch_invariant`: whether
+    a vector has the same bits whatever else is in its batch"""
     versions: dict[str, str]
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections import Counter
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,8 @@ def test_broken_bytes(server: ServerProcess) -> None:
         answer = send(server.address, message, patience=2.0)
         assert not answer or STATUS_LINE.match(answer), (message, answer[:200])
         found = [int(status) for status in STATUS_LINE.findall(answer)]
-        assert not [status for status in found if status >= 500], (message, answer[:2000])
+        faults = [status for status in found if status >= 500 and status != HTTPStatus.NOT_IMPLEMENTED]
+        assert not faults, (message, answer[:2000])  # 501 is for a transfer coding that is not spoken here
         statuses.update(found)
         if number == COUNT // 3:
             before = resident_bytes(server.pid)
