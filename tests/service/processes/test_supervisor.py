@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from service.observability.snapshots import PAGES_A_SECOND
 from service.processes.channel import BEAT_INTERVAL
 from tests.service.process import ServerProcess, read_sample, wait_until
 
@@ -48,7 +49,8 @@ def pair(fake_artifact: Path, may_load: Path) -> Iterator[ServerProcess]:
 
 
 def scrape(server: ServerProcess) -> str:
-    """The metrics, asked for over a connection that is closed again."""
+    """The metrics, asked for over a connection that is closed again, and so seldom that the page is a new one."""
+    time.sleep(1 / PAGES_A_SECOND)
     with closing(Client(server.admin_address)) as client:
         client.connection.request("GET", "/metrics")
         return client.connection.getresponse().read().decode()
@@ -178,6 +180,7 @@ class Load:
         self._threads = [threading.Thread(target=self._ask, args=(client,)) for client in self.clients]
         for thread in self._threads:
             thread.start()
+        stack.callback(self.end)  # also of a test that fails: the next ones want the machine for themselves
 
     def end(self) -> None:
         self._is_over.set()
