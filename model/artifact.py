@@ -346,11 +346,7 @@ def install_files(directory: Path, contents: Mapping[str, bytes]) -> Manifest:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replaces a file at once: a reader sees the old content or the new, also after a loss of power.
-
-    Raises:
-        OSError: it could not be written, and is as it was; `filename` says which.
-    """
+    """Replaces a file at once: a reader sees the old content or the new, also after a loss of power."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -40,6 +40,7 @@ from deploy.bulk.pipeline import Counts, EncodeShards, Shard, make_shards
 from deploy.bulk.show import Cluster
 from model.artifact import GRAPH, TOKENIZER, describe_files, read_manifest, write_manifest
 from tests.deploy.tools import DEPLOY, ROOT
+from tests.service.process import wait_until
 from tests.task_artifacts import TaskArtifact
 
 pytestmark = pytest.mark.slow
@@ -254,9 +255,7 @@ def test_a_killed_run_is_gone_on_with_and_outlives_its_node_with_one_core_left(
         assert encoders()
         os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
-    until = time.monotonic() + 60
-    while encoders() and time.monotonic() < until:  # they may write one more file each
-        time.sleep(0.01)
+    wait_until(lambda: not encoders())  # they may write one more file each
     done = [pq.read_metadata(file).num_rows for file in output.glob("*.parquet")]
     with begin(embedder.artifact, long_corpus, output, cluster.address, files=len(done) + 1) as process:
         cluster.replace_node(cores=1)

@@ -1,7 +1,6 @@
 """`POST /explain`: the account adds up, and what cannot be explained is refused."""
 
 import dataclasses
-import json
 from typing import Any
 
 import numpy as np
@@ -33,8 +32,9 @@ def rolled_out(ids: list[int]) -> np.ndarray[Any, Any]:
 
 def test_cells_add_up_to_the_similarity_that_encode_gives(serve: Serve) -> None:
     served = serve()
-    answer = explain(served).json()
-    ExplainAnswer.model_validate_json(json.dumps(answer))
+    response = explain(served)
+    answer = response.json()
+    ExplainAnswer.model_validate_json(response.content)
     expected = expected_vector(ids_of(A)) @ expected_vector(ids_of(B))
     assert answer["similarity"] == pytest.approx(expected, abs=1e-6)
     cells = np.array(answer["contributions"])

@@ -1,6 +1,5 @@
 """`POST /explain` through the network, on a fake decomposer."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -29,8 +28,9 @@ def refused(served: Served, **body: Any) -> tuple[int, str, str]:
 
 
 def test_cells_and_biases_add_up_to_the_similarity_that_encode_gives(served: Served) -> None:
-    answer = explain(served).json()
-    ExplainAnswer.model_validate_json(json.dumps(answer))
+    response = explain(served)
+    answer = response.json()
+    ExplainAnswer.model_validate_json(response.content)
     first, second = map(expected_vector, (IDS_A, IDS_B))
     assert answer["similarity"] == pytest.approx(first @ second, abs=1e-6)
     cells = np.array(answer["contributions"])
@@ -55,8 +55,9 @@ def test_words_are_the_sums_of_their_tokens(served: Served) -> None:
 @pytest.mark.parametrize("through", ["network", "pooling"])
 def test_top_pairs_are_the_largest_and_say_what_is_left(served: Served, through: str) -> None:
     cells = np.array(explain(served, through=through).json()["contributions"])
-    answer = explain(served, through=through, top_pairs=3).json()
-    ExplainAnswer.model_validate_json(json.dumps(answer))
+    response = explain(served, through=through, top_pairs=3)
+    answer = response.json()
+    ExplainAnswer.model_validate_json(response.content)
     assert "contributions" not in answer
     found = [(pair["a"], pair["b"]) for pair in answer["top_pairs"]]
     expected = [np.unravel_index(place, cells.shape) for place in np.argsort(-cells, axis=None)[:3]]
