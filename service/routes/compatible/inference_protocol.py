@@ -270,14 +270,14 @@ async def answer_model_ready(request: Request) -> Response:
 async def answer_model(request: Request) -> Response:
     """Inputs and outputs."""
     name = check_model(request, version=MODEL_VERSION)
-    size = services_of(request).runner().config.embedding_size
+    runner = services_of(request).runner()
     return _json(
         {
             "name": name,
             "versions": [MODEL_VERSION],
-            "platform": "onnxruntime_onnx",
+            "platform": f"{runner.runtime.engine}_onnx",
             "inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1]}],
-            "outputs": [{"name": OUTPUT, "datatype": "FP32", "shape": [-1, size]}],
+            "outputs": [{"name": OUTPUT, "datatype": "FP32", "shape": [-1, runner.config.embedding_size]}],
         }
     )
 

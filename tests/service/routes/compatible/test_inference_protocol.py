@@ -2,11 +2,13 @@
 
 import json
 import struct
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from model.artifact import OPENVINO
 from service.routes.compatible.inference_protocol import InferenceAnswer, ModelMetadata, ServerMetadata
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import HIDDEN_SIZE, MODEL_NAME
@@ -157,6 +159,9 @@ def test_metadata_and_health(serve: Serve) -> None:
     ModelMetadata.model_validate_json(response.content, strict=True)
     assert response.json()["outputs"] == [{"name": "embeddings", "datatype": "FP32", "shape": [-1, HIDDEN_SIZE]}]
     assert served.client.get(f"{MODEL}/versions/1").json() == response.json()
+    assert response.json()["platform"] == "onnxruntime_onnx"
+    served.engine.runtime = replace(served.engine.runtime, engine=OPENVINO)
+    assert served.client.get(MODEL).json()["platform"] == "openvino_onnx"
     assert served.client.get("/v2/health/live").json() == {"live": True}
     assert served.client.get("/v2/health/ready").json() == {"ready": True}
     assert served.client.get(f"{MODEL}/ready").json() == {"name": MODEL_NAME, "ready": True}
