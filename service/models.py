@@ -89,7 +89,7 @@ class ServedModel:
     def start(self, runner: Runner, load_seconds: float = 0.0) -> Mapping[str, str]:
         """Answers requests from now on; returns what the log says of the model."""
         self._runner, self.failure = runner, ""
-        self.name = self.alias or runner.manifest.model
+        self.name = runner.name = self.alias or runner.manifest.model
         self.metrics = self._all_metrics.of_model(self.name)
         manifest, runtime = runner.manifest, runner.runtime
         labels = {
@@ -214,7 +214,9 @@ class Models:
     def _check_name(self, model: ServedModel, manifest: Manifest) -> None:
         name = model.alias or manifest.model
         if any(other is not model and other.loaded is not None and other.name == name for other in self):
-            raise ValueError(f"another model is called {name}: name this one, as NAME={model.directory}")
+            raise ValueError(
+                f'another model is called {name}: give this one a name of its own, NAME=MODEL or "name" of the request'
+            )
 
     async def add(self, directory: Path, alias: str) -> str:
         """Loads one more model and has it answer, while the others do; returns why it cannot, empty if it can."""

@@ -65,6 +65,7 @@ class Runner:
 
     Attributes:
         artifact: the one that was loaded.
+        name: what answers call it: its own name, or the one that it is served by.
         tokenizer: text to token ids.
         batcher: the queue of texts, and the workers that run them.
         runtime: provider and threads.
@@ -82,6 +83,7 @@ class Runner:
         decompositions: DecompositionQueue | None = None,
     ) -> None:
         self.artifact = artifact
+        self.name = artifact.manifest.model
         self.tokenizer = tokenizer
         self.runtime = runtime
         self.written = artifact.path(MANIFEST).stat().st_mtime  # now: another artifact may replace this one later

@@ -54,6 +54,12 @@ class FailureAnswer(AnswerModel):
     error: Failure
 
 
+class JinaFailureAnswer(FailureAnswer):
+    """Our body of a failure, and its message where Jina's clients look for it."""
+
+    detail: str
+
+
 class TeiFailure(AnswerModel):
     """A failure as text-embeddings-inference writes it."""
 
@@ -93,6 +99,7 @@ def _tei_body(error: ServiceError) -> dict[str, Any]:
 
 
 OURS = ErrorShape(FailureAnswer, ServiceError.body)
+JINA = ErrorShape(JinaFailureAnswer, lambda error: {**error.body(), "detail": error.message})
 TEI = ErrorShape(TeiFailure, _tei_body)
 INFERENCE_PROTOCOL = ErrorShape(InferenceFailure, lambda error: {"error": error.message})
 COHERE = ErrorShape(CohereFailure, lambda error: {"message": error.message})

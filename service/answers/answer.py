@@ -65,7 +65,7 @@ def build_answer(
         pairs = zip(results, kept, strict=True)
         results = [result if mask.all() else replace(result, output=result.output[mask]) for result, mask in pairs]
     answer: dict[str, Any] = {
-        "model": runner.manifest.model,
+        "model": runner.name,
         **_main_output(plan, tokenized, results, runner, span_tokens),
         "usage": {"tokens": sum(len(item.input_ids) for item in tokenized)},
         "items": [describe_item(item) for item in tokenized],

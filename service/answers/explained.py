@@ -204,7 +204,7 @@ def _explained(
 ) -> Explained:
     prompt, name = (plan.prompt.text, plan.prompt.name) if plan.prompt else (None, None)
     tokens = sum(len(side.tokens) for side in sides)
-    return Explained(similarity, cells, *sides, prompt, name, runner.manifest.model, tokens, plan.request.through)
+    return Explained(similarity, cells, *sides, prompt, name, runner.name, tokens, plan.request.through)
 
 
 def _explained_tokens(
@@ -250,7 +250,7 @@ def score_answer(
 ) -> dict[str, Any]:
     """Of a classifier's text, pair or token: the logits, what each token or word adds, and the masses of its texts."""
     return {
-        "model": runner.manifest.model,
+        "model": runner.name,
         **explained.document(),
         "contributions": np.ascontiguousarray(sum_words(explained.contributions, axes.words, 1)),
         "masses": _masses(explained.contributions, text, axes),

@@ -18,7 +18,7 @@ import numpy as np
 
 from service.batching.admission import DrainRate, delay_refusal
 from service.batching.queue import RequestSizes
-from service.errors import DeadlineExceeded, InferenceFailed, NotReady, TooLarge
+from service.errors import DeadlineExceeded, InferenceFailed, NotReady
 from service.inference.backend import Cancellation, Decomposer, Int64Array, TokenParts, WholeText
 from service.machine import lower_thread_priority
 
@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 NICE = 15  # the workers' is 5: with both busy, Linux gives these threads a tenth of a core's time
 RUN_ROWS = 2048  # token vectors in a run, sources times tokens: its memory, and how soon another request has a turn
+FIXED_ROWS = 20  # token vectors that take as long as what every run does besides (MiniLM-L6, Zen 3)
 FAILED = "explaining failed; the log has the details"
 CLOSED = "this process no longer takes work; another one may"
 
@@ -96,15 +97,15 @@ class DecompositionQueue:
             deadline: `time.monotonic()` value after which the answer is worth nothing.
 
         Raises:
-            TooLarge: it would not be done before its deadline if nothing else waited, by the rate so far.
-            Overloaded: the expected wait is too long.
+            Overloaded: others wait, and the expected wait is too long, or leaves too little time.
             DeadlineExceeded: the deadline passed.
             InferenceFailed: the decomposer failed, or could not be loaded.
             NotReady: closed.
         """
         rows = sum(len(text.input_ids) ** 2 for text in texts)  # token vectors that are computed a layer
+        cost = rows + FIXED_ROWS * sum(len(source_runs(text)) for text in texts)
         left = math.inf if deadline is None else deadline - time.monotonic()
-        self._admit(rows, left)
+        self._admit(rows, cost, left)
         try:
             async with asyncio.timeout(None if deadline is None else left):
                 return await self._run(texts)
@@ -113,7 +114,7 @@ class DecompositionQueue:
         finally:
             with self._lock:
                 self.waiting_rows -= rows
-                self._sizes.change(rows, 0)
+                self._sizes.change(cost, 0)
 
     def close(self) -> None:
         """Takes nothing more, cancels the runs, and waits for its threads."""
@@ -125,27 +126,26 @@ class DecompositionQueue:
         self._executor.shutdown()  # waiting requests end at once, as `NotReady`
         self._decomposer = None
 
-    def _admit(self, rows: int, left: float) -> None:
+    def _admit(self, rows: int, cost: int, left: float) -> None:
         with self._lock:
             if self._is_closed:
                 raise NotReady(CLOSED)
             if left <= 0:
                 raise DeadlineExceeded()
-            alone = self._rate.seconds_for(rows, self._threads)  # 0 before any run
-            if alone > left:
-                raise TooLarge(f"explaining this takes about {alone:.0f} s here, {left:.0f} are left: send less text")
+            if not self.waiting_rows:  # tried, however slow the last runs were: only a run shows whether they still are
+                left = math.inf
             refusal = delay_refusal(
                 self._rate,
-                rows,
-                ahead=self._sizes.tokens_up_to(rows),  # of a larger request as many as this one has: runs take turns
+                cost,
+                ahead=self._sizes.tokens_up_to(cost),  # of a larger request as many as this one has: runs take turns
                 workers=self._threads,
                 max_delay=self._max_delay,
-                time_left=left - alone,
+                time_left=left - self._rate.seconds_for(cost, self._threads),
             )
             if refusal is not None:
                 raise refusal
             self.waiting_rows += rows
-            self._sizes.change(0, rows)
+            self._sizes.change(0, cost)
 
     async def _run(self, texts: Sequence[WholeText]) -> Decomposed:
         """Every run of every text, at most as many at once as there are threads: others have their turn between."""
@@ -198,7 +198,7 @@ class DecompositionQueue:
                 if self._on_run is not None:
                     self._on_run(time.thread_time() - spent)
             with self._lock:
-                self._rate.add(len(sources) * len(text.input_ids), time.monotonic() - started)
+                self._rate.add(FIXED_ROWS + len(sources) * len(text.input_ids), time.monotonic() - started)
             return found
         except Exception as error:
             if cancellation.is_cancelled:

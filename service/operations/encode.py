@@ -155,7 +155,8 @@ async def run_plan(
     check_tokens(lengths, settings.max_request_tokens, names=names)
     if plan.decomposition is not None:
         check_explained(lengths, settings.max_explained_tokens, names=names)
-    attention = await offload(partial(plan.plan_attention, tokenized, runner.tokenizer), ARRAY_FLOATS * len(lengths))
+    find_axes = partial(plan.plan_attention, tokenized, runner.tokenizer)
+    attention = await offload(find_axes, plan.axes_floats(lengths))
     block_floats = count_block_floats(attention, tokenized) if adds_blocks and attention is not None else 0
     sizes = check_sizes(plan, lengths, attention, settings, block_floats=block_floats)
     sizes = replace(sizes, built_from=sizes.built_from + beside_bytes // FLOAT_BYTES)

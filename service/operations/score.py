@@ -74,18 +74,18 @@ async def score(services: Services, context: RequestContext, wanted: Scoring) ->
     for texts, names in ((wanted.each_query_once(), wanted.query_names), (wanted.documents, wanted.names)):
         refuse_long_texts(Inputs(texts=texts), settings.max_text_characters, names=names)
     if reads_pairs(wanted, manifest):
-        return await _score_pairs(services, context, wanted, manifest)
+        return await _score_pairs(services, context, wanted)
     return await _compare_vectors(services, context, wanted, manifest)
 
 
-async def _score_pairs(services: Services, context: RequestContext, wanted: Scoring, manifest: Manifest) -> Scored:
+async def _score_pairs(services: Services, context: RequestContext, wanted: Scoring) -> Scored:
     most = wanted.most_tokens_of_pair
     encoded = await run(
         services, context, wanted.pair_request(), names=wanted.names, most_tokens=most, adds_blocks=True
     )
     answer = encoded.answer
     scores: Float32Array = answer["scores"][:, 0]
-    return Scored(manifest.model, scores, answer["usage"]["tokens"], answer["items"], answer.get("attention"), encoded)
+    return Scored(answer["model"], scores, answer["usage"]["tokens"], answer["items"], answer.get("attention"), encoded)
 
 
 async def _compare_vectors(services: Services, context: RequestContext, wanted: Scoring, manifest: Manifest) -> Scored:
@@ -110,7 +110,7 @@ async def _compare_vectors(services: Services, context: RequestContext, wanted: 
         compare = partial(similarities, [vectors[place] for place in places], vectors[len(queries) :], ids, manifest)
     scores = await offload(compare, max(encoded.sizes.built_from, ARRAY_FLOATS * len(documents)))
     items = answer["items"][len(queries) :]
-    scored = Scored(manifest.model, scores, answer["usage"]["tokens"], items, None, encoded)
+    scored = Scored(answer["model"], scores, answer["usage"]["tokens"], items, None, encoded)
     if not wanted.matches:
         return scored
 

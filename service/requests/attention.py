@@ -22,6 +22,7 @@ from service.tokenization.tokenizer import Tokenizer
 
 FLOAT_BYTES = 4
 ARRAY_FLOATS = 1024  # making an array costs as much as reading this many floats, however small it is
+WORD_FLOATS = 64  # and finding a token's word as much as reading this many
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,8 @@ class AttentionSelection:
         """How many floats building the answer reads, about; a step of a rollout reads as many as it multiplies."""
         floats = self.num_heads * sum(axes.rows * axes.num_tokens for axes in inputs)
         floats += ARRAY_FLOATS * len(self.layers) * len(inputs)
+        if self.options.level == "word":
+            floats += WORD_FLOATS * sum(axes.num_tokens for axes in inputs)
         if self.options.form == "stats":
             return floats * len(STATISTICS)
         if self.options.reduce == "rollout":

@@ -14,6 +14,7 @@ from service.inference.backend import Float32Array
 from service.requests.attention import (
     ARRAY_FLOATS,
     FLOAT_BYTES,
+    WORD_FLOATS,
     AttentionPlan,
     AttentionSelection,
     check_attention_size,
@@ -127,6 +128,11 @@ class EncodePlan:
         """Whether tokens and offsets can be left out."""
         wants = self.request
         return not (wants.attention or wants.entities or wants.return_tokens) and self.spans is None
+
+    def axes_floats(self, lengths: Sequence[int]) -> int:
+        """How many floats planning the attention of texts of these lengths is worth, about."""
+        finds_words = self.selection is not None and self.selection.options.level == "word"
+        return ARRAY_FLOATS * len(lengths) + (WORD_FLOATS * sum(lengths) if finds_words else 0)
 
     @property
     def run_options(self) -> RunOptions:

@@ -66,7 +66,20 @@ class OutputWeights(RequestModel):
         return {name: weight for name, weight in given.items() if weight}
 
 
-class RerankRequest(TeiTruncation, ModelChoice):
+class Activation(RequestModel):
+    """vLLM's choice between a cross-encoder's probabilities and its logits."""
+
+    use_activation: bool | None = None
+    """false: a cross-encoder's scores as logits"""
+    activation: bool | None = None
+    """the older name of `use_activation`"""
+
+    def wants_logits(self) -> bool:
+        """Whether either name asks for them."""
+        return self.use_activation is False or self.activation is False
+
+
+class RerankRequest(TeiTruncation, Activation, ModelChoice):
     """What `POST /rerank` takes: `texts` as TEI, or `documents` as Infinity; other fields of theirs are ignored."""
 
     model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [JINA_EXAMPLE]})
@@ -83,8 +96,8 @@ class RerankRequest(TeiTruncation, ModelChoice):
     """TEI's: answer each document's text, too"""
     return_documents: bool = False
     """the same for `documents`"""
-    top_n: Annotated[int, Field(ge=1)] | None = None
-    """only the best N; TEI has no such field, but may give it"""
+    top_n: Annotated[int, Field(ge=0)] | None = None
+    """only the best N, 0 for all; TEI has no such field, but may give it"""
     attention: AttentionRequest | None = None
     """a cross-encoder's attention across each pair, as of `POST /encode`; with it come the blocks from the query's
     tokens to the document's and back, and the weight that they hold"""
@@ -107,7 +120,7 @@ class RerankRequest(TeiTruncation, ModelChoice):
         return self.texts if self.texts is not None else plain_texts(self.documents or ())
 
 
-class JinaRequest(ModelChoice):
+class JinaRequest(Activation, ModelChoice):
     """What `POST /v1/rerank` takes; other fields of its clients are ignored."""
 
     model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [JINA_EXAMPLE]})
@@ -116,12 +129,12 @@ class JinaRequest(ModelChoice):
     """what the documents are compared with"""
     documents: Documents
     """texts, or objects with a `text`"""
-    top_n: Annotated[int, Field(ge=1)] | None = None
-    """only the best N"""
-    return_documents: bool = True
+    top_n: Annotated[int, Field(ge=0)] | None = None
+    """only the best N, 0 for all"""
+    return_documents: bool | None = True
     """answer each document's text, too"""
-    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
-    """cut documents after this many tokens"""
+    max_tokens_per_doc: Annotated[int, Field(ge=0)] | None = None
+    """cut documents after this many tokens, 0 for none"""
 
 
 def plain_texts(documents: Sequence[str | TextObject]) -> list[str]:

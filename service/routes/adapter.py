@@ -30,7 +30,12 @@ def embeddings_document(model: Any, example: Any) -> dict[str, Any]:
 
 
 async def run_for(
-    request: Request, wanted: EncodeRequest, *, names: InputNames = INPUTS, beside_bytes: int = 0
+    request: Request,
+    wanted: EncodeRequest,
+    *,
+    names: InputNames = INPUTS,
+    most_tokens: Sequence[int | None] | None = None,
+    beside_bytes: int = 0,
 ) -> EncodeResult:
     """Encodes for an HTTP request.
 
@@ -38,9 +43,11 @@ async def run_for(
         request: that asks for it.
         wanted: what to encode.
         names: of `inputs` in the API that it speaks.
+        most_tokens: of each text of a row; what is more is cut off.
         beside_bytes: what the answer will hold beside what is made here.
     """
-    return await run(services_of(request), context_of(request.scope), wanted, names=names, beside_bytes=beside_bytes)
+    services, context = services_of(request), context_of(request.scope)
+    return await run(services, context, wanted, names=names, most_tokens=most_tokens, beside_bytes=beside_bytes)
 
 
 async def json_response(
@@ -68,10 +75,10 @@ def require_task(request: Request, *tasks: Task) -> None:
         NotReady: the model is not loaded yet.
         WrongTask: naming the task of the model that is served.
     """
-    manifest = services_of(request).runner().manifest
-    if manifest.task not in tasks:
+    runner = services_of(request).runner()
+    if (task := runner.manifest.task) not in tasks:
         raise WrongTask(
-            f"{manifest.model} is served here for {manifest.task.replace('_', '-')}: this route is for "
+            f"{runner.name} is served here for {task.replace('_', '-')}: this route is for "
             f"{' or '.join(task.replace('_', '-') for task in tasks)}"
         )
 

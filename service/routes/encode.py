@@ -115,7 +115,7 @@ async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
         items.append(_describe(item, runner.tokenizer.tokens(item)))
         await asyncio.sleep(0)  # describing a thousand tokens takes 0.6 ms; lets other requests run in between
     usage = {"tokens": sum(lengths)}
-    answer = {"model": runner.manifest.model, "items": items, "usage": usage}
+    answer = {"model": runner.name, "items": items, "usage": usage}
     if prompt is not None:
         answer |= prompt.document()
     pieces = await serialize_in_pieces(answer, floats=FLOATS_OF_TOKEN * usage["tokens"])

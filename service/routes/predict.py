@@ -60,8 +60,8 @@ class PredictRequest(TeiTruncation, ModelChoice):
     model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [{"inputs": "I like it."}]})
 
     inputs: PredictInputs
-    """a text; `["a", "b"]`, one pair; `[["a"], ["b"]]`, texts; or `[["a", "b"], ...]`, pairs. With `level` `"tokens"` a
-    text or a list of texts"""
+    """a text; `["a"]`, the same; `["a", "b"]`, one pair; `[["a"], ["b"]]`, texts; or `[["a", "b"], ...]`, pairs. With
+    `level` `"tokens"` a text or a list of texts"""
     raw_scores: bool = False
     """logits instead of probabilities"""
     level: Literal["text", "tokens"] | None = None
@@ -197,6 +197,8 @@ def _read(inputs: Any) -> tuple[list[str] | None, list[list[str]] | None, bool]:
     if not isinstance(inputs, list) or not inputs:
         raise Invalid.at("inputs", SHAPES)
     if all(isinstance(text, str) for text in inputs):
+        if len(inputs) == 1:
+            return inputs, None, False
         if len(inputs) != 2:
             raise Invalid.at("inputs", f"{SHAPES}; {len(inputs)} texts are no pair")
         return None, [inputs], False

@@ -19,6 +19,7 @@ from service.http.route import Route
 from service.operations.score import Scored, score
 from service.requests.schemas import ModelChoice, TextList
 from service.requests.scoring import (
+    Activation,
     JinaRequest,
     OutputWeights,
     RerankAnswer,
@@ -31,7 +32,7 @@ from service.requests.scoring import (
 from service.routes.adapter import embeddings_document, json_response, usage_of
 from service.services import services_of
 from service.tokenization.inputs import InputNames
-from service.wire import OURS, TEI, AnswerModel
+from service.wire import JINA, OURS, TEI, AnswerModel
 
 OneOrMany = str | TextList
 SCORE_EXAMPLE = {
@@ -44,7 +45,11 @@ SCORE_EXAMPLE = {
 }
 
 
-class ScoreRequest(ModelChoice):
+FORMS = (("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2"))
+"""What vLLM has called the two sides."""
+
+
+class ScoreRequest(Activation, ModelChoice):
     """What `POST /score` takes: one query for all documents, or one for each; other fields are ignored."""
 
     model_config = ConfigDict(
@@ -58,10 +63,16 @@ class ScoreRequest(ModelChoice):
     """a text, or as many as there are documents"""
     documents: OneOrMany | None = None
     """a text or a list of texts"""
+    items: OneOrMany | None = None
+    """another name of `documents`"""
     text_1: OneOrMany | None = None
     """the older name of `queries`"""
     text_2: OneOrMany | None = None
     """the older name of `documents`"""
+    data_1: OneOrMany | None = None
+    """vLLM's name of `queries` where they may be more than texts; here they are texts"""
+    data_2: OneOrMany | None = None
+    """the same of `documents`"""
     raw_scores: bool = False
     """a cross-encoder's scores as logits"""
     matches: bool = False
@@ -72,11 +83,14 @@ class ScoreRequest(ModelChoice):
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
-        new, old = (self.queries, self.documents), (self.text_1, self.text_2)
-        given = [pair for pair in (new, old) if any(text is not None for text in pair)]
-        if len(given) != 1 or None in given[0]:
+        if self.form() not in FORMS:
             raise ValueError("expected queries and documents (or, as older clients send them, text_1 and text_2)")
         return self
+
+    def form(self) -> tuple[str, ...]:
+        """The names of the texts that were given."""
+        names = dict.fromkeys(name for form in FORMS for name in form)
+        return tuple(name for name in names if getattr(self, name) is not None)
 
 
 class ScoreEntry(AnswerModel):
@@ -101,7 +115,7 @@ class ScoreAnswer(AnswerModel):
 
 async def answer_score(request: Request, body: ScoreRequest) -> Response:
     """One score a document."""
-    asked, name = ("text_1", "text_2") if body.documents is None else ("queries", "documents")
+    asked, name = body.form()
     queries, documents = (
         [texts] if isinstance(texts, str) else texts for texts in (getattr(body, asked), getattr(body, name))
     )
@@ -114,7 +128,7 @@ async def answer_score(request: Request, body: ScoreRequest) -> Response:
         documents,
         names=InputNames(name),
         query_name=asked,
-        raw_scores=body.raw_scores,
+        raw_scores=body.raw_scores or body.wants_logits(),
         matches=body.matches,
         weights=None if body.weights is None else body.weights.by_output(),
     )
@@ -144,15 +158,15 @@ async def answer_rerank(request: Request, body: RerankRequest) -> Response:
         documents=documents,
         names=DOCUMENTS if body.texts is None else TEXTS,
         truncate=body.truncation(),
-        raw_scores=body.raw_scores,
+        raw_scores=body.raw_scores or body.wants_logits(),
         attention=body.attention,
         head_mask=body.head_mask,
         matches=body.matches,
-        most=body.top_n,
+        most=body.top_n or None,
         weights=None if body.weights is None else body.weights.by_output(),
     )
     scored = await score(services_of(request), context_of(request.scope), wanted)
-    best, has_attention = scored.best(body.top_n), scored.attention is not None
+    best, has_attention = scored.best(body.top_n or None), scored.attention is not None
     answer: Any
     if body.texts is not None:
         shown = documents if body.return_text else None
@@ -167,10 +181,16 @@ async def answer_rerank(request: Request, body: RerankRequest) -> Response:
 async def answer_jina(request: Request, body: JinaRequest) -> Response:
     """Documents, best first, as Jina and vLLM answer them."""
     documents = plain_texts(body.documents)
-    wanted = Scoring(queries=[body.query], documents=documents, document_tokens=body.max_tokens_per_doc)
+    wanted = Scoring(
+        queries=[body.query],
+        documents=documents,
+        document_tokens=body.max_tokens_per_doc or None,
+        raw_scores=body.wants_logits(),
+    )
     scored = await score(services_of(request), context_of(request.scope), wanted)
-    shown = [{"text": text} for text in documents] if body.return_documents else None
-    results = [_entry(scored, at, "relevance_score", "document", shown) for at in scored.best(body.top_n)]
+    shown = [{"text": text} for text in documents] if body.return_documents is not False else None
+    best = scored.best(body.top_n or None)
+    results = [_entry(scored, at, "relevance_score", "document", shown) for at in best]
     return await json_response(request, _rerank_answer(request, scored, results), scored.encoded)
 
 
@@ -218,6 +238,7 @@ ROUTES = (
     _post(
         "/v1/rerank",
         answer_jina,
+        error_shape=JINA,
         summary="The same, as Jina and vLLM",
         answer=embeddings_document(RerankAnswer, RERANK_EXAMPLE),
     ),

@@ -3,9 +3,10 @@
 Texts, token ids, or pairs of either. Messages name places, never values.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
@@ -21,6 +22,10 @@ TokenIds = Sequence[int]
 
 Truncate = bool | Literal["start"]
 """What happens to a text that is too long: true cuts its end off, `"start"` its start, false refuses it."""
+
+Cut = Literal["NONE", "START", "END"]
+CUTS: Mapping[Cut, Truncate] = MappingProxyType({"NONE": False, "START": "start", "END": True})
+"""The same as Cohere and NVIDIA name it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,15 @@ def test_an_artifacts_own_name_finds_the_first_that_has_it(started: Both) -> Non
     assert (started.ran("one"), started.ran("two")) == (1, 0)
 
 
+def test_answers_name_the_model_as_it_is_served(started: Both) -> None:
+    texts = {"inputs": TEXT}, {"input": TEXT}, {"query": TEXT, "documents": [TEXT]}, {"source": TEXT, "targets": [TEXT]}
+    paths = ("/encode", "/tokenize"), ("/v1/embeddings", "/embeddings"), ("/v1/rerank", "/rerank"), ("/similarity",)
+    for body, of_body in zip(texts, paths, strict=True):
+        for path in of_body:
+            answer = started.client.post(path, json={**body, "model": "two"})
+            assert (answer.status_code, answer.json()["model"]) == (200, "two")
+
+
 def test_each_model_is_counted_by_itself(started: Both) -> None:
     started.client.post("/encode", json={"inputs": [TEXT, "dog"], "model": "one"})
     value = started.services.metrics.registry.get_sample_value
@@ -173,9 +182,7 @@ def test_two_models_of_one_name_are_refused(both: Both) -> None:
     first, second = both.services.models
     engine = load_fake_runner(both.settings.model_copy(update={"model": first.directory}))
     both.services.models.start(first, engine)
-    with pytest.raises(
-        ValueError, match=f"another model is called tests/fake: name this one, as NAME={second.directory}"
-    ):
+    with pytest.raises(ValueError, match="another model is called tests/fake: give this one a name of its own, NAME="):
         both.services.models.start(second, engine)
     engine.close(5)
 
@@ -387,3 +394,5 @@ def test_a_default_that_is_none_of_them_ends_the_start(
     server = start(f"one={fake_artifact}", f"two={second}", "--default", "three")
     assert (server.should_exit, server.readiness.is_ready()) == (True, False)
     assert str(server.failure) == "--default three: no such model; one, two are served here"
+    alone = start(f"one={fake_artifact}", "--default", "three")
+    assert str(alone.failure) == "--default three: no such model; one is served here"

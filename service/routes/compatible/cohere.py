@@ -24,7 +24,7 @@ from service.requests.scoring import Documents, Scoring, plain_texts
 from service.routes.adapter import embeddings_document, json_response, require_task, run_for
 from service.runner import Runner
 from service.services import services_of
-from service.tokenization.inputs import InputNames, Truncate
+from service.tokenization.inputs import CUTS, Cut, InputNames
 from service.wire import COHERE, AnswerModel
 
 TAG = "Cohere"
@@ -39,7 +39,6 @@ FORM_BYTES: Mapping[EmbeddingType, float] = MappingProxyType(
     }
 )
 """Held of each dimension for a form, besides the vector as computed: as an array, and as text."""
-CUTS: Mapping[str, Truncate] = MappingProxyType({"NONE": False, "START": "start", "END": True})
 
 
 class CohereEmbedRequest(ModelChoice):
@@ -59,7 +58,9 @@ class CohereEmbedRequest(ModelChoice):
     """which forms of each vector to answer; `float` if none is named"""
     output_dimension: Annotated[int, Field(ge=1)] | None = None
     """truncate vectors to N dimensions"""
-    truncate: Literal["NONE", "START", "END"] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """most tokens of a text, if these are fewer than the model takes"""
+    truncate: Cut | None = None
     """which end of a text is cut that is longer than the model takes, `END` if none is named; `NONE` refuses it"""
 
 
@@ -118,13 +119,16 @@ async def answer_embed(request: Request, body: CohereEmbedRequest) -> Response:
         normalize = runner.manifest.defaults.unit_length
         check_format(form, runner.manifest, dimensions=dimensions, normalize=normalize, param="embedding_types")
     form_bytes = _form_bytes(forms, len(body.texts) * dimensions, services_of(request).settings.max_embedding_bytes)
+    most = None if body.max_tokens is None else (body.max_tokens,)
     wanted = EncodeRequest(
         inputs=body.texts,
         prompt_name=prompt_of_kind(body.input_type, runner.manifest),
         dimensions=body.output_dimension,
         truncate=CUTS[body.truncate or "END"],
     )
-    encoded = await run_for(request, wanted, names=InputNames(listed="texts"), beside_bytes=form_bytes)
+    encoded = await run_for(
+        request, wanted, names=InputNames(listed="texts"), most_tokens=most, beside_bytes=form_bytes
+    )
     vectors = encoded.answer["embeddings"]
     embeddings = await offload(partial(_in_forms, vectors, forms, runner), encoded.sizes.floats * len(forms))
     answer = {

@@ -60,12 +60,14 @@ class InputParameters(RequestModel):
 class InferenceInput(RequestModel):
     """The texts."""
 
+    model_config = OPEN_MAP
+
     name: str
     """any: there is one input"""
     datatype: Literal["BYTES"]
     shape: Annotated[list[Size], Field(min_length=1, max_length=2, fail_fast=True)]
     """[texts], or [texts, 1]"""
-    parameters: InputParameters = InputParameters()
+    parameters: InputParameters | None = None
     data: list[Any] | None = None
     """texts, nested as `shape` says or not; absent if they are binary"""
 
@@ -82,8 +84,10 @@ class OutputParameters(RequestModel):
 class WantedOutput(RequestModel):
     """A tensor to answer with."""
 
+    model_config = OPEN_MAP
+
     name: Literal["embeddings"]
-    parameters: OutputParameters = OutputParameters()
+    parameters: OutputParameters | None = None
 
 
 class InferenceParameters(PromptOptions):
@@ -91,47 +95,53 @@ class InferenceParameters(PromptOptions):
 
     model_config = OPEN_MAP
 
-    binary_data_output: bool = False
+    binary_data_output: bool | None = False
     """write every tensor behind the JSON, unless `outputs` says otherwise"""
     normalize: bool | None = None
     """divide each vector by its length, after `dimensions`; null does unless the model is made for dot products"""
-    truncate: bool = True
+    truncate: bool | None = True
     """cut texts that are longer than the model takes, and count them in `X-Truncated-Inputs`; false refuses them"""
     dimensions: Annotated[int, Field(ge=1)] | None = None
     """truncate vectors to N dimensions"""
 
 
 class InferenceRequest(RequestModel):
-    """What `POST /v2/models/{model}/infer` takes."""
+    """What `POST /v2/models/{model}/infer` takes; other fields are ignored, as KServe's client sends `model_name`."""
 
     model_config = ConfigDict(
+        extra="ignore",
         json_schema_extra={
             "examples": [
                 {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["The cat sat on the mat."]}]}
             ]
-        }
+        },
     )
 
     id: str | None = None
     """comes back in the answer"""
-    parameters: InferenceParameters = InferenceParameters()
+    parameters: InferenceParameters | None = None
     inputs: Annotated[list[InferenceInput], Field(min_length=1, max_length=1, fail_fast=True)]
     outputs: Annotated[list[WantedOutput], Field(max_length=1, fail_fast=True)] | None = None
     """null or none: all, which is one"""
 
     @property
+    def _wanted(self) -> InferenceParameters:
+        return self.parameters or InferenceParameters()
+
+    @property
     def wants_bytes(self) -> bool:
         """Whether embeddings are written behind the JSON."""
-        wanted = self.outputs[0].parameters.binary_data if self.outputs else None
-        return self.parameters.binary_data_output if wanted is None else wanted
+        of_output = self.outputs[0].parameters if self.outputs else None
+        wanted = None if of_output is None else of_output.binary_data
+        return bool(self._wanted.binary_data_output) if wanted is None else wanted
 
     def to_encode(self, texts: list[str]) -> EncodeRequest:
         """The same as a request to encode."""
-        wanted = self.parameters
+        wanted = self._wanted
         return EncodeRequest(
             inputs=texts,
             normalize=wanted.normalize,
-            truncate=wanted.truncate,
+            truncate=wanted.truncate is not False,
             dimensions=wanted.dimensions,
             prompt_name=wanted.prompt_name,
             prompt=wanted.prompt,
@@ -270,6 +280,7 @@ async def answer_model_ready(request: Request) -> Response:
 async def answer_model(request: Request) -> Response:
     """Inputs and outputs."""
     name = check_model(request, version=MODEL_VERSION)
+    require_task(request, "embedding")
     runner = services_of(request).runner()
     return _json(
         {
@@ -361,7 +372,8 @@ def _texts_in(tensor: InferenceInput) -> list[str]:
 
 def _texts_behind(data: bytes, tensor: InferenceInput, most: int) -> list[str]:
     """The texts of a tensor's bytes; one more than a request may have is enough to refuse it."""
-    if tensor.data is not None or tensor.parameters.binary_data_size != len(data):
+    size = None if tensor.parameters is None else tensor.parameters.binary_data_size
+    if tensor.data is not None or size != len(data):
         raise Invalid.at("inputs.0", f"{len(data)} bytes follow the JSON, binary_data_size differs")
     texts: list[str] = []
     at = 0

@@ -16,7 +16,7 @@ from service.requests.scoring import TextObject, plain_texts
 from service.routes.adapter import chosen_output, embeddings_document, json_response, run_for, usage_of
 from service.routes.compatible.openai import EmbeddingsUsage
 from service.tokenization.inputs import InputNames
-from service.wire import AnswerModel
+from service.wire import JINA, AnswerModel
 
 
 class MultiVectorRequest(ModelChoice):
@@ -98,6 +98,7 @@ ROUTES = (
         "/v1/multi-vector",
         answer_multi_vector,
         is_queued=True,
+        error_shape=JINA,
         tag="Jina",
         summary="A vector for each token, as Jina's",
         answer=embeddings_document(MultiVectorAnswer, EXAMPLE),

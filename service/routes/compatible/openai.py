@@ -27,7 +27,7 @@ from service.requests.schemas import EncodeRequest, Inputs, ModelChoice, PromptO
 from service.routes.adapter import check_model, embeddings_document, json_response, require_task, run_for, usage_of
 from service.runner import Runner
 from service.services import services_of
-from service.tokenization.inputs import InputNames
+from service.tokenization.inputs import CUTS, Cut, InputNames, Truncate
 from service.wire import AnswerModel
 
 TAG = "OpenAI"
@@ -67,14 +67,28 @@ class EmbeddingsRequest(PromptOptions, ModelChoice):
     """truncate vectors to N dimensions, and normalise again"""
     user: str | None = None
     """not used, not kept"""
-    truncate: bool = True
-    """cut texts that are longer than the model takes, and count them in `X-Truncated-Inputs`; false refuses them"""
-    input_type: Literal["query", "document", "passage", "search_query", "search_document"] | None = None
+    truncate: bool | Cut | None = True
+    """cut texts that are longer than the model takes, and count them in `X-Truncated-Inputs`; false refuses them;
+    `"NONE"`, `"START"` and `"END"` as NVIDIA's clients send it"""
+    truncation: bool | None = None
+    """the same as Voyage names it"""
+    input_type: (
+        Literal["query", "document", "passage", "search_query", "search_document", "classification", "clustering"]
+        | None
+    ) = None
     """whether the texts are queries or documents, as Voyage, NVIDIA and Cohere name it: the model's prompt for them,
-    if it has one"""
+    if it has one; others get the model's default prompt"""
     task: Literal["retrieval.query", "retrieval.passage", "text-matching", "classification", "separation"] | None = None
     """the same as Jina names it; other tasks than retrieval get the model's default prompt; of a model with an adapter
     it has to be the adapter's"""
+    late_chunking: Literal[False] | None = None
+    """Jina's; every text is read by itself"""
+
+    def cut(self) -> Truncate:
+        """What happens to texts that are too long."""
+        if isinstance(self.truncate, str):
+            return CUTS[self.truncate]
+        return self.truncate is not False and self.truncation is not False
 
 
 class Embedding(AnswerModel):
@@ -126,7 +140,7 @@ async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
     check_token_ids(body.input, runner)
     wanted = EncodeRequest(
         inputs=body.input,
-        truncate=body.truncate,
+        truncate=body.cut(),
         dimensions=body.dimensions,
         prompt_name=_prompt_name(body, runner.manifest),
         prompt=body.prompt,
@@ -246,6 +260,7 @@ class InfinityRequest(EmbeddingsRequest):
 class InfinityModel(Model):
     """The model that is served, as Infinity describes one."""
 
+    owned_by: Literal["infinity"]
     backend: str
     capabilities: list[str]
     stats: dict[str, float]
@@ -271,7 +286,8 @@ async def answer_infinity_models(request: Request) -> Response:
         [
             {
                 **describe_model(model.name, runner),
-                "backend": "onnxruntime",
+                "owned_by": "infinity",  # its client knows no other
+                "backend": runner.runtime.engine,
                 "capabilities": _capabilities(runner.manifest),
                 "stats": {
                     "queue_fraction": runner.batcher.queued_tokens / most,
@@ -292,6 +308,7 @@ def _capabilities(manifest: Manifest) -> list[str]:
 
 MODELS_EXAMPLE = {
     **MODEL_EXAMPLE,
+    "owned_by": "infinity",
     "backend": "onnxruntime",
     "capabilities": ["embed"],
     "stats": {"queue_fraction": 0.0, "queue_absolute": 0.0},

@@ -6,8 +6,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from service.batching.decompositions import RUN_ROWS, DecompositionQueue, source_runs
-from service.errors import DeadlineExceeded, NotReady, Overloaded, TooLarge
+from service.batching.decompositions import FIXED_ROWS, RUN_ROWS, DecompositionQueue, source_runs
+from service.errors import DeadlineExceeded, NotReady, Overloaded
 from service.inference.backend import WholeText
 from tests.service.fake_engine import FakeDecomposer, hidden_states
 
@@ -95,13 +95,31 @@ def test_what_would_wait_too_long_is_refused_and_a_large_request_holds_up_no_sma
     queue.close()
 
 
-def test_what_cannot_be_done_before_its_deadline_is_refused_before_it_runs() -> None:
+def test_what_cannot_be_done_before_its_deadline_is_refused_while_others_wait_and_tried_if_none_does() -> None:
     decomposer = FakeDecomposer()
     queue = DecompositionQueue(lambda: decomposer, threads=1)
     queue._rate.add(100, 1.0)
-    with pytest.raises(TooLarge, match="explaining this takes about 16 s here, 10 are left: send less text"):
-        submit(queue, text(40), deadline=time.monotonic() + 10.4)
-    assert not decomposer.sources
+
+    async def ask() -> None:
+        decomposer.gate.clear()
+        first = asyncio.create_task(queue.submit([text(40)], deadline=time.monotonic() + 10))
+        while not decomposer.sources:
+            await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await queue.submit([text(40)], deadline=time.monotonic() + 10)
+        decomposer.gate.set()
+        await first
+        assert decomposer.sources == [[*range(40)]]
+
+    asyncio.run(ask())
+    queue.close()
+
+
+def test_what_a_run_of_a_few_tokens_costs_says_little_about_long_texts() -> None:
+    queue = DecompositionQueue(FakeDecomposer, threads=1)
+    cost = FIXED_ROWS + 3 * 3
+    queue._rate.add(cost, cost * 3e-4)
+    assert queue._rate.seconds_for(256**2 + 32 * FIXED_ROWS, 1) == pytest.approx(19.9, abs=0.1)
     queue.close()
 
 

@@ -44,6 +44,22 @@ def test_every_api_s_form(client: Client, reranker: TaskArtifact, expected: Any)
         assert found["results"][0]["relevance_score"] == pytest.approx(expected.max(), abs=TOLERANCE)
 
 
+def test_vllm_s_defaults_change_nothing_and_its_activation_gives_logits(
+    client: Client, reranker: TaskArtifact, expected: Any
+) -> None:
+    asked, logits = client(reranker.artifact), np.log(expected) - np.log1p(-expected)
+    pairs = {"text_1": QUERY, "text_2": DOCUMENTS}, {"data_1": QUERY, "data_2": DOCUMENTS}
+    for form in (*pairs, {"queries": QUERY, "items": DOCUMENTS}):
+        for flag, wanted in (({}, expected), ({"use_activation": False}, logits), ({"activation": False}, logits)):
+            found = post(asked, "/score", **form, **flag)["data"]
+            np.testing.assert_allclose([entry["score"] for entry in found], wanted, atol=TOLERANCE)
+    defaults = {"top_n": 0, "max_tokens_per_doc": 0, "return_documents": None}
+    for path, fields in (("/v1/rerank", defaults), ("/rerank", {"top_n": 0})):
+        found = post(asked, path, query=QUERY, documents=DOCUMENTS, use_activation=False, **fields)["results"]
+        assert [entry["index"] for entry in found] == np.argsort(-expected).tolist()
+        assert found[0]["relevance_score"] == pytest.approx(logits.max(), abs=TOLERANCE)
+
+
 def test_a_language_model_says_yes_or_no(client: Client, yes_no_reranker: TaskArtifact) -> None:
     from tests.yes_no import WEB, ask  # noqa: PLC0415 - seconds to import
 
@@ -131,6 +147,7 @@ def test_predict_takes_texts_and_pairs_and_classify_texts(client: Client, classi
     for found, wanted in zip(one + pair, expected[0] + expected[1], strict=True):
         assert found["label"] == wanted["label"]
         assert found["score"] == pytest.approx(wanted["score"], abs=TOLERANCE)
+    assert post(asked, "/predict", inputs=["the cat"]) == one
     assert post(asked, "/predict", inputs=[["the cat"], ["a dog"]])[0] == one
     assert post(asked, "/predict", inputs=[["the cat", "a dog"]]) == [pair]
     answer = post(asked, "/classify", input=["the cat", "a dog"], model="x")
@@ -159,6 +176,8 @@ def test_texts_that_were_cut_are_counted_in_a_header(client: Client, reranker: T
 def test_every_failure_of_a_body_has_the_shape_of_its_api(client: Client, reranker: TaskArtifact) -> None:
     asked = client(reranker.artifact)
     assert asked.post("/v2/rerank", json={"query": "a"}).json() == {"message": "documents: Field required"}
+    jina = asked.post("/v1/rerank", json={"query": "a"}).json()
+    assert jina["detail"] == jina["error"]["message"] == "documents: Field required"
     too_long = {"query": "a", "truncate": False}
     assert asked.post("/rerank", json={**too_long, "texts": ["cat " * 90]}).json()["error_type"] == "Validation"
     assert asked.post("/rerank", json={**too_long, "documents": ["cat " * 90]}).json()["error"]["code"] == "too_large"

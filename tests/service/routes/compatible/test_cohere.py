@@ -23,6 +23,10 @@ def test_forms_sizes_and_cuts_and_null_for_their_defaults(client: Client, defaul
     start = embed(texts=["dog " * 400 + "cat " * 300], truncate="START")["embeddings"]["float"][0]
     end = embed(texts=["cat " * 254], truncate="NONE")["embeddings"]["float"][0]
     np.testing.assert_allclose(start, end, atol=1e-6)
+    half = embed(texts=["dog " * 4 + "cat " * 3], truncate="START", max_tokens=3)["embeddings"]["float"][0]
+    np.testing.assert_allclose(half, embed(texts=["cat " * 3])["embeddings"]["float"][0], atol=1e-6)
+    refused = asked.post("/v2/embed", json={"texts": ["a cat sat"], "truncate": "NONE", "max_tokens": 2})
+    assert (refused.status_code, "5 tokens, the model takes 4" in refused.json()["message"]) == (413, True)
     rerank = partial(post, asked, "/v2/rerank", query="cat", documents=TEXTS, model="x")
     assert rerank(max_tokens_per_doc=None, top_n=None)["results"] == rerank()["results"]
 

@@ -12,6 +12,8 @@ from model.artifact import OPENVINO
 from service.routes.compatible.inference_protocol import InferenceAnswer, ModelMetadata, ServerMetadata
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import HIDDEN_SIZE, MODEL_NAME
+from tests.service.routes.conftest import Client
+from tests.task_artifacts import TaskArtifact
 
 TEXTS = ["the cat", "", "döner 猫"]
 MODEL = f"/v2/models/{MODEL_NAME}"
@@ -169,6 +171,21 @@ def test_metadata_and_health(serve: Serve) -> None:
     assert served.client.get("/v2/health/live").status_code == 200
     for path in ("/v2/health/ready", f"{MODEL}/ready"):
         assert served.client.get(path).status_code == 503
+
+
+def test_what_kserve_s_client_writes_is_taken(served: Served) -> None:
+    body = {**tensor(TEXTS, parameters=None, unknown=1), "id": "1", "model_name": "any", "parameters": None}
+    for wanted in (None, [{"name": "embeddings", "parameters": None, "unknown": 1}]):
+        answer = served.client.post(f"{MODEL}/infer", json={**body, "outputs": wanted}).json()
+        assert (answer["id"], answer["model_name"]) == ("1", MODEL_NAME)
+        assert answer["outputs"][0]["shape"] == [3, HIDDEN_SIZE]
+    parameters = dict.fromkeys(("binary_data_output", "truncate", "normalize", "dimensions", "prompt"))
+    assert served.client.post(f"{MODEL}/infer", json={**body, "parameters": parameters}).json() == answer
+
+
+def test_metadata_is_of_embedders(client: Client, classifier: TaskArtifact) -> None:
+    answer = client(classifier.artifact).get("/v2/models/drawn")
+    assert (answer.status_code, "is served here for classification" in answer.json()["error"]) == (404, True)
 
 
 @pytest.mark.parametrize("name", ["other", f"{MODEL_NAME}/versions/2", f"{MODEL_NAME}x"])

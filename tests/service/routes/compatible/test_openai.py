@@ -71,6 +71,26 @@ def test_truncation_is_counted_in_a_header_or_refused(served: Served) -> None:
     assert refused.json()["error"]["param"] == "input.0"
 
 
+@pytest.mark.parametrize(
+    ("fields", "cut"),
+    [
+        ({"truncate": "END"}, True),
+        ({"truncate": "START"}, "start"),
+        ({"truncate": None}, True),
+        ({"truncation": True}, True),
+        ({"truncate": "NONE"}, False),
+        ({"truncation": False}, False),
+    ],
+)
+def test_nvidia_and_voyage_say_what_is_cut(served: Served, fields: dict[str, Any], cut: bool | str) -> None:
+    long = "dog " * 20 + "cat " * 20
+    body = {"input": long, "input_type": "classification", "late_chunking": False, **fields}
+    response, own = served.client.post("/v1/embeddings", json=body), served.encode({"inputs": long, "truncate": cut})
+    assert response.status_code == own.status_code == (200 if cut else 413)
+    if cut:
+        assert [entry["embedding"] for entry in response.json()["data"]] == own.json()["embeddings"]
+
+
 def test_unknown_fields_are_refused_as_openai_does_and_ignored_as_infinity_does(served: Served) -> None:
     body = {"input": "cat", "input_type": "query", "modality": "text"}
     assert served.client.post("/v1/embeddings", json=body).status_code == 422
