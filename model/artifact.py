@@ -304,7 +304,8 @@ def read_manifest(directory: Path) -> Manifest:
     """
     path = directory / MANIFEST
     if not path.is_file():
-        raise ArtifactError(f"{directory} holds no {MANIFEST}: make an artifact with `python -m export --output DIR`")
+        fault = f"{directory} holds no {MANIFEST}" if directory.is_dir() else f"there is no folder {directory}"
+        raise ArtifactError(f"{fault}: make an artifact with `polyhead export --output DIR`")
     _check_place(directory, path)
     if (size := path.stat().st_size) > MAX_MANIFEST_BYTES:
         raise ArtifactError(f"{path} has {size} bytes, at most {MAX_MANIFEST_BYTES} are read")

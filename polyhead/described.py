@@ -121,7 +121,8 @@ def _params(parser: argparse.ArgumentParser) -> list[Any]:
 def _parameter(name: str, action: argparse.Action) -> inspect.Parameter:
     text = (action.help or "") % {**vars(action), "prog": ""} if action.help else ""
     if action.default not in (None, False, argparse.SUPPRESS, [], ()) and "default" not in text:
-        text += f" [default: {action.default}]"
+        default = action.default
+        text += f" [default: {' '.join(map(str, default)) if isinstance(default, tuple | list) else default}]"
     choices = [str(choice) for choice in action.choices or ()]
 
     def complete(incomplete: str) -> list[str]:

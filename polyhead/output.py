@@ -67,6 +67,11 @@ def one_line_failures(program: str, export_flags: Container[str] = ()) -> Iterat
     except KeyboardInterrupt:
         say("interrupted")
         raise typer.Exit(INTERRUPTED) from None
+    except ImportError as error:
+        if not isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # it came while a module was loaded
+            raise
+        say("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:  # whoever read our output has seen enough, as `head` does
         sys.stdout = None
         raise typer.Exit(0) from None

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import math
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -82,6 +83,8 @@ def read_texts(source: str, fields: Fields, kind: str | None = None) -> Iterator
                 yield from _fields(file, name, fields)
             elif ending in DELIMITERS:
                 yield from _cells(file, name, fields, DELIMITERS[ending])
+            elif ending == ".json":
+                raise InputError(f"{name} is one document: write an object a line as .jsonl, or name its --format")
             elif fields.are_chosen:
                 raise InputError(f"{name} is read as lines of text, which have no ids and no fields: name its --format")
             else:
@@ -153,6 +156,8 @@ def _id_of(record: Any, field: str, place: str) -> str | int | float:
     found = record[field]
     if found is None or isinstance(found, bool | bytes | list | dict):
         raise InputError(f"{place}: {field!r} holds {type(found).__name__}, expected an id")
+    if isinstance(found, float) and not math.isfinite(found):
+        raise InputError(f"{place}: {field!r} holds {found}, expected an id")
     if isinstance(found, int) and found.bit_length() > ID_BITS:
         raise InputError(f"{place}: {field!r} holds {found}, expected an id of at most {ID_BITS} bits, or a text")
     return found if isinstance(found, str | int | float) else str(found)
@@ -180,21 +185,38 @@ def _require_columns(name: str, columns: Sequence[str], fields: Fields) -> None:
             raise InputError(
                 f"{name} has columns {', '.join(columns) or '(none)'}; name the one with the {what} with {flag}"
             )
+        if (count := columns.count(wanted)) > 1:
+            raise InputError(f"{name} has {count} columns {wanted}; rename them, or name another with {flag}")
 
 
 def _cells(file: Any, name: str, fields: Fields, delimiter: str) -> Iterator[Row]:
     csv.field_size_limit(MOST_CELL_CHARACTERS)
-    records = csv.DictReader((f"{line}\n" for line in _lines(file, name)), delimiter=delimiter, strict=True)
+    reader = csv.reader((f"{line}\n" for line in _lines(file, name)), delimiter=delimiter, strict=True)
+    began = 1  # line of the record that is read
     try:
-        columns = records.fieldnames or ()
+        columns = next(reader, [])
+        if len(columns) == 1 and fields.text not in columns and (others := {*columns[0]} & {*";|\t,"}):
+            found = " or ".join(map(repr, sorted(others)))
+            ending = f"by its ending it has {delimiter!r} between cells, not {found}"
+            raise InputError(f"{name}, line 1: {ending}; change one of the two")
         _require_columns(name, columns, fields)
-        for record in records:
-            if None in record or None in record.values():
-                cells = f"expected {len(columns)} cells; put a cell with the separator in it into quotes"
-                raise InputError(f"{name}, line {records.line_num}: {cells}")
-            yield _row(record, fields, f"{name}, line {records.line_num}")
+        while True:
+            began = reader.line_num + 1
+            cells = next(reader, None)
+            if cells is None:
+                return
+            place = f"{name}, line {reader.line_num}"
+            if cells and len(cells) != len(columns):
+                wanted = f"expected {len(columns)} cells; put a cell with the separator in it into quotes"
+                raise InputError(f"{place}: {wanted}")
+            if cells:
+                yield _row(dict(zip(columns, cells, strict=True)), fields, place)
     except csv.Error as error:
-        raise InputError(f"{name}, line {records.line_num}: no table of its ending: {error}") from error
+        place = f"line {began}" if reader.line_num == began else f"lines {began} to {reader.line_num}"
+        fault = str(error).replace("\t", "\\t")
+        raise InputError(
+            f"{name}, {place}: a cell that holds quotes is in quotes, each of its own written twice ({fault})"
+        ) from error
 
 
 def _columns(path: Path, fields: Fields) -> Iterator[Row]:

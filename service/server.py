@@ -258,7 +258,8 @@ class Server(HttpServer):
                 logger.error(model.failure)
                 model.show_failure()
         try:
-            models.choose(None)
+            if self.settings.default:
+                models.find(self.settings.default)
         except ModelNotFound as error:
             self._end_unready(f"--default {self.settings.default}: {error.message}")
             return

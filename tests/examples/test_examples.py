@@ -170,13 +170,13 @@ def test_what_is_not_there_is_one_line(
     calls: list[tuple[Any, list[str], str]] = [
         (cluster.main, [str(folder / "nowhere.txt")], "No such file"),
         (cluster.main, [str(folder / "no text.bin")], "can't decode"),
-        (cluster.main, [lines, "--clusters", "2", *model], "holds no manifest.json"),
-        (search_folder.main, [str(folder), "a cat", *model], "holds no manifest.json"),
+        (cluster.main, [lines, "--clusters", "2", *model], "there is no folder"),
+        (search_folder.main, [str(folder), "a cat", *model], "there is no folder"),
         (search_folder.main, [str(folder), "a cat", "--pattern", "/etc/*"], "Non-relative patterns"),
         (cluster.main, [lines, "--clusters", "2", *other], "gives no vector of a text (its task is classification)"),
         (search_folder.main, [str(folder), "a cat", *other], "gives no vector of a text"),
         (why_similar.main, ["a cat", "a dog", *other], "only the similarity of two embeddings"),
-        (why_similar.main, ["a cat", "a dog", *model], "holds no manifest.json"),
+        (why_similar.main, ["a cat", "a dog", *model], "there is no folder"),
     ]
     for main, arguments, message in calls:
         with pytest.raises(SystemExit, match="1"):

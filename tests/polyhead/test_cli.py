@@ -70,7 +70,7 @@ def test_failures_name_the_command(arguments: list[str], code: int, capsys: pyte
     [
         (["info", "owner/model"], "owner/model is no folder here: `polyhead export owner/model` makes an artifact"),
         (["encode", "cat", "--model", "owner/model"], "owner/model could not be fetched"),
-        (["encode", "cat"], "artifacts/all-MiniLM-L6-v2 holds no manifest.json: make an artifact with"),
+        (["encode", "cat"], "there is no folder artifacts/all-MiniLM-L6-v2: make an artifact with `polyhead export"),
     ],
 )
 def test_a_model_that_is_not_here_is_said_with_what_makes_it(

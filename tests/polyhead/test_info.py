@@ -50,8 +50,8 @@ def test_a_whole_artifact(embedder: TaskArtifact, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("command", "changed", "message"),
     [
-        ("info", "", "{} holds no manifest.json: make an artifact"),
-        ("verify", "", "{} holds no manifest.json: make an artifact"),
+        ("info", "", "there is no folder {}: make an artifact"),
+        ("verify", "none", "{} holds no manifest.json: make an artifact"),
         ("verify", GRAPH, f"{{}}/{GRAPH} has SHA-256 "),
         ("verify", TOKENIZER, f"{{}}/{TOKENIZER} has SHA-256 "),
         ("verify", "all", f"{{}}/{GRAPH}"),  # a fake one: its hashes are right, its graph is none
@@ -61,7 +61,9 @@ def test_any_but_a_whole_artifact_is_one_line(
     command: str, changed: str, message: str, embedder: TaskArtifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = tmp_path / "artifact"
-    if changed == "all":
+    if changed == "none":
+        directory.mkdir()
+    elif changed == "all":
         write_fake_artifact(directory)
     elif changed:
         shutil.copytree(embedder.artifact, directory)
