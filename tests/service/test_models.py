@@ -135,7 +135,8 @@ def test_an_artifacts_own_name_finds_the_first_that_has_it(started: Both) -> Non
 
 
 def test_answers_name_the_model_as_it_is_served(started: Both) -> None:
-    texts = {"inputs": TEXT}, {"input": TEXT}, {"query": TEXT, "documents": [TEXT]}, {"source": TEXT, "targets": [TEXT]}
+    ranked, compared = {"query": TEXT, "documents": [TEXT]}, {"source": TEXT, "targets": [TEXT]}
+    texts: list[dict[str, Any]] = [{"inputs": TEXT}, {"input": TEXT}, ranked, compared]
     paths = ("/encode", "/tokenize"), ("/v1/embeddings", "/embeddings"), ("/v1/rerank", "/rerank"), ("/similarity",)
     for body, of_body in zip(texts, paths, strict=True):
         for path in of_body:

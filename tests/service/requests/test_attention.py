@@ -1,5 +1,6 @@
 """The size of an attention answer is known before anything runs, to the byte."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,19 @@ def test_an_artifact_from_before_says_so_and_serves_the_rest(
     assert response.json()["error"]["param"] == param
     assert f"its graph has no {missing}); export the model again" in response.json()["error"]["message"]
     assert served.encode({"inputs": "the cat", "head_mask": [], "attention": {}}).status_code == 200
+
+
+@pytest.mark.parametrize("level", ["token", "word"])
+def test_words_of_many_texts_are_found_beside_the_event_loop(
+    level: str, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def plan(*arguments: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return plan_axes(*arguments)
+
+    monkeypatch.setattr("service.requests.plan.plan_axes", plan)
+    attention = {"layers": [0], "heads": [0], "level": level, "queries": "cls", "top_k": 1}
+    assert served.encode({"inputs": ["cats sat " * 9] * 200, "attention": attention}).status_code == 200
+    assert [name.startswith("asyncio_") for name in threads] == [level == "word"]
