@@ -134,7 +134,7 @@ class JinaRequest(Activation, ModelChoice):
     return_documents: bool | None = True
     """answer each document's text, too"""
     max_tokens_per_doc: Annotated[int, Field(ge=0)] | None = None
-    """cut documents after this many tokens, 0 for none"""
+    """cut documents after this many tokens; 0 cuts none"""
 
 
 def plain_texts(documents: Sequence[str | TextObject]) -> list[str]:
