@@ -75,7 +75,7 @@ def test_the_manifest_survives_a_round_trip(directory: Path) -> None:
         (MANIFEST, b"{", "is not JSON"),
         (MANIFEST, b"[" * 100_000, "is not JSON"),
         (MANIFEST, b"[]", "holds list, expected an object"),
-        (MANIFEST, None, "python -m export"),
+        (MANIFEST, None, "polyhead export"),
     ],
 )
 def test_refuses_a_changed_or_a_missing_file(directory: Path, name: str, content: bytes | None, message: str) -> None:
