@@ -64,11 +64,8 @@ def one_line_failures(program: str, export_flags: Container[str] = ()) -> Iterat
     try:
         with endings_interrupt():
             yield
-    except KeyboardInterrupt:
-        say("interrupted")
-        raise typer.Exit(INTERRUPTED) from None
-    except ImportError as error:
-        if not isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # it came while a module was loaded
+    except (KeyboardInterrupt, ImportError) as error:  # the second is made of the first while a module in C is loaded
+        if isinstance(error, ImportError) and not isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
             raise
         say("interrupted")
         raise typer.Exit(INTERRUPTED) from None

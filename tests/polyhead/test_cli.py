@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -18,8 +19,9 @@ import typer
 from export.command import FLAG
 from export.sources import ALLOW_PICKLES, pickles_refused
 from model.artifact import MANIFEST
+from polyhead.__main__ import main as entry_point
 from polyhead.cli import main, tree
-from polyhead.output import write
+from polyhead.output import one_line_failures, write
 from service.__main__ import main as serve_main
 from service.settings import Settings
 from tests.task_artifacts import TaskArtifact
@@ -63,6 +65,19 @@ def test_a_misspelt_word_is_answered_with_the_nearest(
 def test_failures_name_the_command(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == code
     assert capsys.readouterr().err.startswith(f"polyhead {arguments[0]}: ")
+
+
+def test_an_interruption_while_modules_are_imported_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as ended, one_line_failures("polyhead"):
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+    assert ended.value.exit_code == 130
+    with pytest.raises(ImportError), one_line_failures("polyhead"):
+        raise ImportError("no such module")
+    monkeypatch.setattr("polyhead.cli.main", Mock(side_effect=KeyboardInterrupt))
+    assert entry_point() == 130
+    assert capsys.readouterr().err == "interrupted\n" * 2
 
 
 @pytest.mark.parametrize(

@@ -117,9 +117,11 @@ def test_what_cannot_be_done_before_its_deadline_is_refused_while_others_wait_an
 
 def test_what_a_run_of_a_few_tokens_costs_says_little_about_long_texts() -> None:
     queue = DecompositionQueue(FakeDecomposer, threads=1)
-    cost = FIXED_ROWS + 3 * 3
-    queue._rate.add(cost, cost * 3e-4)
-    assert queue._rate.seconds_for(256**2 + 32 * FIXED_ROWS, 1) == pytest.approx(19.9, abs=0.1)
+    queue._rate = rate = Mock(wraps=queue._rate)
+    submit(queue, text(3), text(256))
+    assert rate.seconds_for.call_args_list[0].args[0] == 3**2 + 256**2 + (1 + 32) * FIXED_ROWS
+    runs = [call.args[0] - FIXED_ROWS for call in rate.add.call_args_list]
+    assert runs == [3 * 3, *[8 * 256] * 32]
     queue.close()
 
 
