@@ -27,7 +27,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is 
 import onnxruntime as ort
 
 from benchmarks.lib.command import CannotMeasure, last_line, parser_of, program, whole
-from benchmarks.lib.engines import Engine, Layout
+from benchmarks.lib.engines import Engine, Layout, all_layouts
 from benchmarks.lib.report import Spread, Table, emit, in_turns, percentiles
 from benchmarks.lib.texts import TokenIds, load_texts, make_batch, of_shape, tokenize
 from export.similarity import row_cosines
@@ -36,7 +36,6 @@ from model.config import EncoderConfig
 from service.inference.backend import Batch, BatchOutput
 from service.inference.onnx_backend import PROVIDERS, OnnxBackend
 
-LAYOUTS = (Layout(1, 1), Layout(2, 1))
 PARITY_TEXTS = 16
 RUNS = 4  # of each worker in one measurement
 BUSY = 0.9  # share of the best rate from which a batch is said to keep the card busy
@@ -85,7 +84,7 @@ def cases(engine: Engine, lengths: Sequence[int], tokens: Sequence[int]) -> Iter
     longest = engine.artifact.manifest.config.max_positions
     for length in (length for length in lengths if length <= longest):
         for texts in dict.fromkeys(max(1, count // length) for count in tokens):
-            yield from (Case(length, texts, layout) for layout in LAYOUTS)
+            yield from (Case(length, texts, layout) for layout in engine.backends)
 
 
 def measure(
@@ -248,8 +247,8 @@ def main() -> None:
     parser.add_argument("--product", type=whole, default=8192, help="N: the peak is measured with N x N by N x N")
     arguments = parser.parse_args()
     provider = arguments.provider
-    engines = Engine.open_all(arguments.model, LAYOUTS, provider=provider)
-    references = Engine.open_all(arguments.reference, LAYOUTS[:1])
+    engines = Engine.open_all(arguments.model, all_layouts("cuda"), provider=provider)
+    references = Engine.open_all(arguments.reference, [Layout(1, 1)])
     texts = load_texts("mixed", arguments.texts)
     precisions = dict.fromkeys(engine.artifact.manifest.precision for engine in engines)
     peak = Table("peak", f"product of {arguments.product} x {arguments.product}")

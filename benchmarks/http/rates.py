@@ -35,7 +35,8 @@ def closed() -> None:
     alone on the same texts. The load generator runs on the same cores as the server; what it takes is printed.
     """
     arguments = parser_of(closed.__doc__, "model", "set", takes="about three minutes", **LOAD).parse_args()
-    engine = Engine.open(arguments.model, all_layouts())
+    provider = dict(arguments.set).get("POLYHEAD_PROVIDER", "cpu")
+    engine = Engine.open(arguments.model, all_layouts(provider), provider=provider)
     texts = load_texts("short", arguments.texts)
     rows = tokenize(engine.artifact, texts)
     make = partial(encode_requests, texts, rows)

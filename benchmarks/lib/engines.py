@@ -31,8 +31,10 @@ class Layout:
         return f"{self.workers}x{self.threads}"
 
 
-def all_layouts() -> tuple[Layout, ...]:
-    """A worker a core, and one worker on all cores; one and the same on a single core."""
+def all_layouts(provider: str = "cpu") -> tuple[Layout, ...]:
+    """A worker a core, and one worker on all cores; on a GPU one worker, and two of which one prepares."""
+    if provider == "cuda":
+        return (Layout(1, 1), Layout(2, 1))
     cores = len(os.sched_getaffinity(0))
     return tuple(dict.fromkeys((Layout(cores, 1), Layout(1, cores))))
 
