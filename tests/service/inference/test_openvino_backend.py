@@ -147,16 +147,25 @@ def test_a_processor_without_bf16_says_so_and_computes_in_float32(
 
 
 @pytest.mark.parametrize(
-    ("precision", "capabilities", "hint"),
-    [("bf16", ["FP32", "BF16"], "bf16"), ("bf16", ["FP32"], "f32"), ("fp32", ["FP32", "BF16"], "f32")],
+    ("precision", "capabilities", "features", "hint", "kernels"),
+    [
+        ("bf16", ["FP32", "BF16"], "avx512_bf16", "bf16", 64),
+        ("bf16", ["FP32", "BF16"], "avx512_bf16 amx_bf16", "bf16", 1024),
+        ("bf16", ["FP32"], "avx2", "f32", 64),
+        ("fp32", ["FP32", "BF16"], "avx512_bf16 amx_bf16", "f32", 64),
+    ],
 )
-def test_the_precision_is_never_openvinos_own_choice(precision: str, capabilities: list[str], hint: str) -> None:
-    assert openvino_settings(precision, capabilities, streams=2, threads=4) == {
+def test_the_precision_is_never_openvinos_own_choice(
+    precision: str, capabilities: list[str], features: str, hint: str, kernels: int, tmp_path: Path
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"flags\t\t: {features}\n")
+    assert openvino_settings(precision, capabilities, streams=2, threads=4, cpuinfo=cpuinfo) == {
         "INFERENCE_PRECISION_HINT": hint,
         "NUM_STREAMS": 2,
         "INFERENCE_NUM_THREADS": 4,
         "ENABLE_CPU_PINNING": False,
-        "CPU_RUNTIME_CACHE_CAPACITY": 64,
+        "CPU_RUNTIME_CACHE_CAPACITY": kernels,
     }
 
 
