@@ -45,5 +45,7 @@ class QualityError(VerificationError):
 
 def one_line(error: Exception) -> str:
     """Why a command failed, in one line; for an unexpected error also how to see its traceback."""
-    hint = "" if isinstance(error, ExportError | OSError) else " (--debug shows where)"
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{hint}"
+    said = " ".join(str(error).split())
+    if said and isinstance(error, ExportError | OSError):
+        return said
+    return f"{type(error).__name__}: {said} (--debug shows where)"

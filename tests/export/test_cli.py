@@ -45,14 +45,14 @@ def test_text_to_calibrate_what_has_no_ranges_is_refused(tmp_path: Path, capsys:
     model = NAMED["bert"]
     folder = save(draw(model, auto=AutoModelForSequenceClassification), model, tmp_path / "bert")
     assert main([str(folder), "--output", str(tmp_path / "x"), "--calibration", "texts"]) == 1
-    assert "UnsupportedModel: --calibration: of this task nothing is calibrated but" in capsys.readouterr().err
+    assert "export failed: --calibration: of this task nothing is calibrated but" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("flags", "error", "said"),
     [
         ([], MemoryError("no memory\nfor this\n"), "MemoryError: no memory for this (--debug shows where)"),
-        (["--debug"], OSError(28, "No space left on device"), "OSError: [Errno 28] No space left on device"),
+        (["--debug"], OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
     ],
 )
 def test_what_libraries_raise_ends_in_one_line(

@@ -111,7 +111,7 @@ def test_a_mistake_is_one_line_and_changes_nothing(
     places = {"artifact": artifact, "folder": bert_folder, "corpus": corpus, "out": tmp_path / "out"}
     assert main(["heads", *(argument.format(**places) for argument in arguments)]) == 1
     printed = capsys.readouterr().err
-    assert printed.startswith("head report failed: SourceError: ")
+    assert printed.startswith("head report failed: ")
     assert message.format(**places) in printed
     assert printed.count("\n") == 1
     assert {path.name: path.read_bytes() for path in artifact.iterdir()} == before
