@@ -30,7 +30,7 @@ from model.artifact import OPENVINO, TOKENIZER, Artifact, Manifest
 from model.processor import vector_instructions
 from polyhead.models import Tuned, Wanted, exported, is_artifact, keep_tuned, name_to_export
 from polyhead.output import OutputError, say, write
-from service.settings import Settings
+from service.settings import BATCH_TOKENS
 
 Aim = Literal["throughput", "latency"]
 BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
@@ -250,7 +250,7 @@ def report(measured: Sequence[Measurement], manifests: Mapping[Path, Manifest]) 
             f"{1e3 * one.latency_p50:>10.2f}{1e3 * one.latency_p95:>10.2f}{memory:>10}  {fidelity(manifest)}"
         )
     if any(one.layout.max_batch_tokens for one in measured):
-        own = Settings.model_fields["max_batch_tokens"].default
+        own = BATCH_TOKENS["cpu"]
         lines.append(f"a dash under batch is the server's own size: POLYHEAD_MAX_BATCH_TOKENS, {own} if it is not set")
     for aim, best in (("throughput", most_throughput(measured)), ("latency", least_latency(measured))):
         settings = " ".join(f"{name}={value}" for name, value in best.layout.variables.items())

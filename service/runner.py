@@ -281,7 +281,7 @@ def make_batcher(
     return Batcher(
         backend,
         workers=workers,
-        max_batch_tokens=settings.max_batch_tokens,
+        max_batch_tokens=settings.batch_tokens,
         max_queue_tokens=settings.max_queue_tokens,
         max_queue_delay=settings.max_queue_delay,
         on_batch=on_batch,

@@ -7,7 +7,7 @@ import difflib
 import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -18,6 +18,8 @@ ENVIRONMENT_PREFIX = "POLYHEAD_"
 PROGRAM = "python -m service"
 _SECRETS = frozenset({"api_keys", "trace_endpoint"})  # whose values no message shows
 MIB = 2**20
+BATCH_TOKENS: Mapping[str, int] = {"cpu": 512, "cuda": 16384}
+"""Of one run, by where the model runs. A GPU needs a millisecond or two for any run, however small."""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")  # as browsers write it: with a slash behind it nothing would match
 _HOST = re.compile(r"(\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]", re.ASCII)  # no request would match any other
 
@@ -77,8 +79,8 @@ class Settings(BaseSettings):
     """threads of each process that run the model; 0 is one for each of its cores, or one for cuda"""
     intra_op_threads: int = Field(1, ge=1, le=1024)
     """threads of ONNX Runtime inside one run"""
-    max_batch_tokens: int = Field(512, ge=1)
-    """most tokens in one run, padding included; a longer text runs alone"""
+    max_batch_tokens: int = Field(0, ge=0)
+    """most tokens in one run, padding included; a longer text runs alone; 0 is 512, or 16384 for cuda"""
 
     api_keys: SecretStr = SecretStr("")
     """keys that requests must bring, of at least 16 characters, separated by commas; set POLYHEAD_API_KEYS, every user
@@ -136,6 +138,11 @@ class Settings(BaseSettings):
     """seconds of not being ready, but still serving, between SIGTERM and closing the port"""
     shutdown_timeout: float = Field(30.0, ge=0, allow_inf_nan=False)
     """seconds that running requests get to finish once the port is closed"""
+
+    @property
+    def batch_tokens(self) -> int:
+        """Most tokens in one run, padding included."""
+        return self.max_batch_tokens or BATCH_TOKENS[self.provider]
 
     @property
     def named_models(self) -> list[tuple[str, Path]]:

@@ -217,7 +217,7 @@ def load_fake_runner(
     batcher = Batcher(
         backend or FakeBackend(),
         workers=runtime.workers,
-        max_batch_tokens=settings.max_batch_tokens,
+        max_batch_tokens=settings.batch_tokens,
         max_queue_tokens=settings.max_queue_tokens,
         max_queue_delay=max_queue_delay,
         on_batch=on_batch,

@@ -21,6 +21,11 @@ def test_flag_beats_variable_beats_default(monkeypatch: pytest.MonkeyPatch) -> N
     assert (settings.model, settings.port, settings.max_texts) == (Path("from-variable"), 9001, 7)
 
 
+@pytest.mark.parametrize(("flags", "tokens"), [("", 512), ("--provider=cuda", 16384), ("--max-batch-tokens=7", 7)])
+def test_a_run_is_larger_on_a_gpu(flags: str, tokens: int) -> None:
+    assert read_settings(["--model", "somewhere", *flags.split()]).batch_tokens == tokens
+
+
 def test_every_setting_has_a_flag_and_a_description(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         read_settings(["--help"])
