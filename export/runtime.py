@@ -35,8 +35,9 @@ class Session:
             options.optimized_model_filepath = str(optimized)
         # CUDA if it is there: only it has kernels for bfloat16. Named, so that nothing falls back in silence.
         # TensorFloat-32 has 10 bits, too few for the parity of fp32; the service leaves it off as well.
-        known = ((CUDA, {"use_tf32": "0"}), (CPU, {}))
-        providers = [provider for provider in known if provider[0] in self.available_providers()]
+        known: dict[str, dict[str, str]] = {CUDA: {"use_tf32": "0"}, CPU: {}}
+        available = self.available_providers()
+        providers = [(name, options) for name, options in known.items() if name in available]
         self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         self.input_names = tuple(entry.name for entry in self._session.get_inputs())
         self.output_names = tuple(entry.name for entry in self._session.get_outputs())

@@ -70,5 +70,5 @@ class PolyheadRanker:
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, Any]:
         """Ranks documents."""
         texts = [document.content or "" for document in documents]
-        ranked = self._engine.rerank(query, texts, top_n=top_k or self._top_k)
+        ranked = self._engine.rerank(query, texts, top_n=self._top_k if top_k is None else top_k)
         return {"documents": [replace(documents[one.index], score=float(one.score)) for one in ranked]}

@@ -68,7 +68,7 @@ class PolyheadRerank(BaseDocumentCompressor):
 
     engine: Engine
     top_n: int | None = 3
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     def compress_documents(
         self,

@@ -15,7 +15,7 @@ import numpy as np
 from llama_index.core.bridge.pydantic import ConfigDict, PrivateAttr
 from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 
 from polyhead import Engine
 from service.requests.roles import prompt_of_kind
@@ -26,9 +26,11 @@ class PolyheadEmbedding(BaseEmbedding):
 
     Args:
         engine: of an embedding model.
-        **fields: of LlamaIndex's own class, such as `embed_batch_size`.
+        **fields: `dimensions`, and those of LlamaIndex's own class, such as `embed_batch_size`.
     """
 
+    dimensions: int | None = None
+    model_config = ConfigDict(extra="forbid")
     _engine: Engine = PrivateAttr()
 
     def __init__(self, engine: Engine, **fields: Any) -> None:
@@ -36,22 +38,22 @@ class PolyheadEmbedding(BaseEmbedding):
         self._engine = engine
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return self._rows(self._engine.encode(texts, prompt_name=self._prompt("document")))
+        return self._rows(self._engine.encode(texts, **self._asked("document")))
 
     def _get_text_embedding(self, text: str) -> list[float]:
         return self._get_text_embeddings([text])[0]
 
     def _get_query_embedding(self, query: str) -> list[float]:
-        return self._rows(self._engine.encode([query], prompt_name=self._prompt("query")))[0]
+        return self._rows(self._engine.encode([query], **self._asked("query")))[0]
 
     async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return self._rows(await self._engine.aencode(texts, prompt_name=self._prompt("document")))
+        return self._rows(await self._engine.aencode(texts, **self._asked("document")))
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
-        return self._rows(await self._engine.aencode([query], prompt_name=self._prompt("query")))[0]
+        return self._rows(await self._engine.aencode([query], **self._asked("query")))[0]
 
-    def _prompt(self, kind: str) -> str | None:
-        return prompt_of_kind(kind, self._engine.manifest)
+    def _asked(self, kind: str) -> dict[str, Any]:
+        return {"prompt_name": prompt_of_kind(kind, self._engine.manifest), "dimensions": self.dimensions}
 
     @staticmethod
     def _rows(encoded: Any) -> list[list[float]]:
@@ -59,7 +61,7 @@ class PolyheadEmbedding(BaseEmbedding):
 
 
 class PolyheadRerank(BaseNodePostprocessor):
-    """Nodes in the order of `Engine.rerank`, best first, with its scores.
+    """Nodes in the order of `Engine.rerank`, best first, with its scores; metadata are read as an index reads them.
 
     Attributes:
         engine: of a cross-encoder, a late-interaction model or an embedder.
@@ -68,14 +70,13 @@ class PolyheadRerank(BaseNodePostprocessor):
 
     engine: Engine
     top_n: int | None = 3
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         if query_bundle is None:
             raise ValueError("a reranker needs the query: pass query_bundle or query_str")
-        ranked = self.engine.rerank(
-            query_bundle.query_str, [node.node.get_content() for node in nodes], top_n=self.top_n
-        )
+        texts = [node.node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+        ranked = self.engine.rerank(query_bundle.query_str, texts, top_n=self.top_n)
         return [NodeWithScore(node=nodes[one.index].node, score=float(one.score)) for one in ranked]

@@ -221,15 +221,22 @@ def _cells(file: Any, name: str, fields: Fields, delimiter: str) -> Iterator[Row
 
 def _columns(path: Path, fields: Fields) -> Iterator[Row]:
     try:
-        from pyarrow import ArrowException, parquet  # noqa: PLC0415 - an extra, needed for these files only
+        from pyarrow import ArrowException, RecordBatch, parquet, string  # noqa: PLC0415 - an extra, needed for these files only
     except ImportError as error:
         raise InputError("reading Parquet needs pyarrow: install the cli extra, pip install '.[cli]'") from error
     try:
         with parquet.ParquetFile(path) as file:
             _require_columns(str(path), file.schema_arrow.names, fields)
+            number = 0
             for batch in file.iter_batches(columns=list(fields.flags)):
-                for record in batch.to_pylist():
-                    yield _row(record, fields, str(path))
+                # Python's times end at microseconds
+                columns = {
+                    name: column.cast(string()) if getattr(column.type, "unit", None) == "ns" else column
+                    for name, column in zip(batch.schema.names, batch.columns, strict=True)
+                }
+                for record in RecordBatch.from_pydict(columns).to_pylist():
+                    number += 1
+                    yield _row(record, fields, f"{path}, row {number}")
     except ArrowException as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}") from error
 

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -44,11 +44,12 @@ def open_output(target: str | None) -> AbstractContextManager[Write]:
 
 @contextmanager
 def _whole(path: Path, write_to: Callable[[IO[bytes]], AbstractContextManager[Write]]) -> Iterator[Write]:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    target = path.resolve()  # what a link points to
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file, write_to(file) as write:
             yield write
-        part.replace(path)
+        part.replace(target)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
@@ -137,6 +138,7 @@ def _to_parquet(file: IO[bytes]) -> Iterator[Write]:
     except ImportError as error:
         raise OutputError("writing Parquet needs pyarrow: install the cli extra, pip install '.[cli]'") from error
     opened: list[Any] = []
+    closing = ExitStack()
 
     def write_rows(rows: Sequence[Row], encoded: Encoded) -> None:
         vectors = _one_array(encoded)
@@ -148,12 +150,11 @@ def _to_parquet(file: IO[bytes]) -> Iterator[Write]:
         ids = {} if rows[0].id is None else {"id": _ids(rows, opened[0].schema if opened else None)}
         table = pyarrow.table({**ids, **texts, "truncated": truncated, _column(encoded): column})
         if not opened:
-            opened.append(parquet.ParquetWriter(file, table.schema))
+            opened.append(closing.enter_context(parquet.ParquetWriter(file, table.schema)))
         opened[0].write_table(table)
 
-    yield write_rows
-    for writer in opened:
-        writer.close()
+    with closing:
+        yield write_rows
 
 
 WRITERS: Mapping[str, Callable[[IO[bytes]], AbstractContextManager[Write]]] = MappingProxyType(

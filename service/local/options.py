@@ -281,7 +281,16 @@ def _refuse_other_elements(values: Any, name: str) -> None:
 def _plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if "model" in options:  # a field of bodies
         raise Invalid.at("model", "an engine has one")
-    return {name: _as_json(value) for name, value in options.items()}
+    return {
+        name: _as_json(_with_whole_places(value) if name == "head_mask" else value) for name, value in options.items()
+    }
+
+
+def _with_whole_places(value: Any) -> Any:
+    """Rows of [layer, head, gate]; an array with gates between 0 and 1 holds layers and heads as floats too."""
+    if not (isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype.kind == "f"):
+        return value
+    return [[int(part) if part.is_integer() else part for part in row[:2]] + row[2:] for row in value.tolist()]
 
 
 def _as_json(value: Any) -> Any:

@@ -56,6 +56,20 @@ def test_llama_index(engine: Engine, same: Any, texts: list[str], ranking: Ranki
     ranking.check([(ranking.documents.index(one.node.get_content()), one.score) for one in found], 3)
     with pytest.raises(ValueError, match="needs the query"):
         NodeReranker(engine=engine).postprocess_nodes(scored)
+    assert len(PolyheadEmbedding(engine, dimensions=7).get_query_embedding("x")) == 7
+
+
+def test_llama_index_reads_metadata_as_an_index_does(engine: Engine) -> None:
+    titled = [("Chapter one.", "Cats and where they sit"), ("The mat.", "x")]
+    nodes = [NodeWithScore(node=TextNode(text=text, metadata={"title": title})) for text, title in titled]
+    found = NodeReranker(engine=engine, top_n=1).postprocess_nodes(nodes, query_str="Where did the cat sit?")
+    assert [one.node.metadata["title"] for one in found] == ["Cats and where they sit"]
+
+
+@pytest.mark.parametrize("make", [PolyheadEmbedding, NodeReranker, PolyheadRerank])
+def test_a_wrong_option_is_refused(engine: Engine, make: Any) -> None:
+    with pytest.raises(ValueError, match="nonsense"):
+        make(engine=engine, nonsense=1)
 
 
 def test_haystack(engine: Engine, same: Any, texts: list[str], ranking: Ranking) -> None:

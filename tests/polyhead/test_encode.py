@@ -1,6 +1,7 @@
 """`polyhead encode`: every way in and out, and errors, over a fake backend."""
 
 import errno
+import gc
 import gzip
 import io
 import json
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 from pyarrow import Table, parquet
 
@@ -166,6 +168,39 @@ def test_a_file_of_lines_becomes_an_array() -> None:
     found = np.load("OUT.NPY")
     assert (found.dtype, found.shape) == (np.float32, (3, HIDDEN_SIZE))
     np.testing.assert_allclose(found, expected(normalize=False), rtol=1e-5, atol=1e-6)
+
+
+def test_ids_of_nanoseconds_are_texts() -> None:
+    kinds = {"stamp": pyarrow.timestamp("ns"), "time": pyarrow.time64("ns"), "span": pyarrow.duration("ns")}
+    columns = {name: pyarrow.array([1], pyarrow.int64()).cast(kind) for name, kind in kinds.items()}
+    parquet.write_table(Table.from_pydict({"text": ["cat"], **columns}), "in.parquet")
+    for name, said in (("stamp", "1970-01-01 00:00:00.000000001"), ("time", "00:00:00.000000001"), ("span", "1")):
+        assert main(["encode", "--input", "in.parquet", "--id", name, "--output", "out.jsonl"]) == 0
+        assert json.loads(Path("out.jsonl").read_text())["id"] == said
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.npy", "out.jsonl"])
+def test_a_fault_behind_written_rows_is_one_line_and_leaves_nothing(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)  # of what `__del__` raises
+    parquet.write_table(Table.from_pydict({"text": ["cat"] * 9 + [None]}), "in.parquet")
+    before = sorted(Path().iterdir())
+    assert main(["encode", "--input", "in.parquet", "--output", name]) == 1
+    gc.collect()
+    assert "in.parquet, row 10: 'text' holds NoneType, expected a text" in capsys.readouterr().err.splitlines()[-1]
+    assert not raised
+    assert sorted(Path().iterdir()) == before
+
+
+def test_a_link_to_the_output_stays_a_link() -> None:
+    Path("big").mkdir()
+    Path("big/real.npy").write_bytes(b"before")
+    Path("out.npy").symlink_to("big/real.npy")
+    assert main(["encode", "cat", "--output", "out.npy"]) == 0
+    assert Path("out.npy").is_symlink()
+    assert np.load("big/real.npy").shape == (1, HIDDEN_SIZE)
 
 
 def test_lines_of_json_become_parquet() -> None:

@@ -115,6 +115,12 @@ def test_inputs_come_in_what_python_holds_them_in(engine: Engine) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, err_msg=str(type(inputs)))
 
 
+def test_an_array_of_gates_holds_whole_places_as_floats(engine: Engine) -> None:
+    engine.encode(TEXT, head_mask=np.array([[0, 0, 0.5]]))
+    with pytest.raises(Invalid, match=r"head_mask\[0\]: expected \[layer, head, gate\], layer and head whole numbers"):
+        engine.encode(TEXT, head_mask=np.array([[0.5, 0, 0.5]]))
+
+
 def test_options_take_numpy_s_numbers_and_arrays(engine: Engine) -> None:
     expected = engine.encode(TEXT, dimensions=3, attention={"layers": [0, 1], "heads": [1]}, normalize=False)
     attention: Any = {"layers": np.arange(2), "heads": (np.int64(1),)}
