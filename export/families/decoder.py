@@ -143,7 +143,7 @@ QWEN3 = Family(
     requires=WHOLE_ROTATION,
     names=NAMES,
     prefixes=PREFIXES,
-    ignored=("lm_head.", "score.", "rotary_emb."),
+    ignored=("lm_head.", "score."),
     classifier=TaskLayers({"score": OUTPUT}, fixed(dense_activation=None, pooling="last")),
     token_classifier=TaskLayers({"score": OUTPUT}, fixed(dense_activation=None)),
     read_config=lambda config, pooling: _windowed(config, pooling, _qwen_windows(config), query_key_norm=True),
@@ -229,7 +229,7 @@ EUROBERT = Family(
     names=NAMES,
     prefixes=PREFIXES,
     remote_classes=("EuroBert",),
-    ignored=("lm_head.", "dense.", "classifier.", "rotary_emb."),
+    ignored=("lm_head.", "dense.", "classifier."),
     classifier=TaskLayers({"dense": DENSE, "classifier": OUTPUT}, _read_eurobert_classifier),
     read_config=_read_eurobert_config,
 )

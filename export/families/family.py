@@ -35,6 +35,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
 }
+FREQUENCIES = re.compile(r"(^|\.)rotary_emb\w*\.(\w*inv_freq|cos_cached|sin_cached)$")  # computed, not learned
 OLD_NORM_NAMES: Mapping[str, str] = {"gamma": "weight", "beta": "bias"}  # TensorFlow's, in early conversions
 DENSE, NORM, OUTPUT, DECODER = (f"task_layers.{part}" for part in ("dense", "norm", "output", "decoder"))
 BIASED = "task_layers"  # holds a bias of its own
@@ -196,7 +197,7 @@ def rename(
     unknown: list[str] = []
     for full_name, tensor in tensors.items():
         name = strip_prefix(full_name, prefixes)
-        if name.startswith(tuple(ignored)):
+        if name.startswith(tuple(ignored)) or FREQUENCIES.search(name):
             continue
         module, _, parameter = name.rpartition(".")
         if not (modules := _ours(module, rules)):
