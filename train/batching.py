@@ -13,6 +13,8 @@ from train.parallel import generator_of
 POOL = 32  # batches that are sorted by length together: little padding, and batch mates that differ from epoch to epoch
 
 
+RELATED_POOL = 100  # batches among whose texts related ones are looked for
+RELATED = 8  # texts of a group of related ones
 FULL_STOP = "."
 BETWEEN = (". ", ". ", ", ")
 MOST_MORE = 2  # texts behind the first
@@ -91,6 +93,26 @@ def epoch_batches(lengths: Sequence[int], batch_size: int, *, seed: int, epoch: 
         made += [pool[at : at + batch_size] for at in range(0, len(pool), batch_size)]
     shuffled: list[int] = torch.randperm(len(made), generator=generator).tolist()
     return [made[index] for index in shuffled]
+
+
+def related_batches(batches: Sequence[Sequence[int]], vectors: Tensor) -> list[list[int]]:
+    """The same places in other batches, of groups that are near to each other; similarities of near texts are learned.
+
+    Args:
+        batches: places, equally many in each.
+        vectors: of length 1 of the places, in the order of the batches.
+    """
+    places = [place for batch in batches for place in batch]
+    is_left, order = torch.ones(len(places), dtype=torch.bool), []
+    for first in range(len(places)):
+        if is_left[first]:
+            nearness = (vectors @ vectors[first]).masked_fill(~is_left, -torch.inf)
+            nearness[first] = torch.inf
+            group = nearness.topk(min(RELATED, int(is_left.sum()))).indices
+            is_left[group] = False
+            order += [places[index] for index in group.tolist()]
+    size = len(batches[0])
+    return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def as_running_text(texts: Sequence[str], share: float, seed: int) -> list[str]:

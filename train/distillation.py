@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from export.checkpoint import Checkpoint
 from model.encoder import Encoder
 from model.packing import real_tokens
-from train.batching import TokenBatch, as_running_text, ordinary_tokens, substitute, tokenize_texts
+from train.batching import TokenBatch, TokenIds, as_running_text, ordinary_tokens, substitute, tokenize_texts
 from train.data import DataFile, read_texts, require_examples
 from train.embedding import cosine_figures, embed_ids, encoder_layers, layer_outputs, run
 from train.loop import Recipe
@@ -45,6 +45,7 @@ class Weights:
         relation_weight: of what tokens are to each other in the last layer's queries, keys and values.
         substitute: share of the tokens replaced in every other text.
         running_text: share of the texts that are made into running text.
+        related: whether batches are groups of texts that are near to each other.
     """
 
     similarity_weight: float = 1.0
@@ -52,6 +53,7 @@ class Weights:
     relation_weight: float = 0.0
     substitute: float = 0.0
     running_text: float = 0.0
+    related: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,6 +154,12 @@ class Distillation(Recipe):
         self.held_out = tokenize_texts(material.held_out, teacher.tokenizer, longest)
         self.expected = embed_ids(self.teacher, self.held_out, self.device)
         self.described = {**material.described, **described, "distillation": asdict(weights)}
+
+    def vectors(self, places: Sequence[int]) -> Tensor | None:
+        """The teacher's."""
+        if not self.weights.related:
+            return None
+        return embed_ids(self.teacher, TokenIds([self.tokens.ids[place] for place in places]), self.device)
 
     def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
         """The gradient of the distillation loss."""

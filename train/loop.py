@@ -29,7 +29,7 @@ from tqdm import tqdm
 from export.checkpoint import Checkpoint
 from export.pruning.picture import Line, Panel, draw_panels, plain
 from model.encoder import Encoder
-from train.batching import epoch_batches
+from train.batching import RELATED_POOL, epoch_batches, related_batches
 from train.errors import Diverged, RunError
 from train.folder import (
     CHECKPOINT,
@@ -90,6 +90,11 @@ class Recipe(ABC):
     @abstractmethod
     def evaluate(self) -> dict[str, float]:
         """Figures of the network as it stands, on examples that are not trained on."""
+
+    def vectors(self, places: Sequence[int]) -> Tensor | None:
+        """Vectors of length 1 of some examples, if those that are near to each other are to share batches."""
+        del places
+        return None
 
     def network(self) -> Encoder:
         """The network that is written and judged, as it stands."""
@@ -166,6 +171,7 @@ def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -
     epoch_of = lru_cache(1)(
         lambda epoch: epoch_batches(recipe.lengths, settings.batch_size, seed=settings.seed, epoch=epoch)
     )
+    pool_of = lru_cache(1)(lambda epoch, first: _pool(recipe, epoch_of(epoch)[first : first + RELATED_POOL]))
     per_epoch = len(epoch_of(0))
     steps = max(1, round(settings.epochs * per_epoch))
     judged = {round(steps * (index + 1) / settings.evaluations) for index in range(settings.evaluations)}
@@ -181,7 +187,8 @@ def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["scale"]
             recipe.encoder.set_dropout(hidden=settings.dropout, heads=head_dropout_at(step, steps, settings))
-            places = epoch_of(step // per_epoch)[step % per_epoch]
+            epoch, index = divmod(step, per_epoch)
+            places = pool_of(epoch, index - index % RELATED_POOL)[index % RELATED_POOL]
             loss = _take_step(recipe, optimizer, places, settings, step=step, steps=steps)
             progress.take(loss, rate, steps=steps)
             progress.tokens += sum(recipe.lengths[place] for place in places)
@@ -225,6 +232,12 @@ class Stop:
         if self.asked:
             signal.default_int_handler(number, frame)
         self.asked = True
+
+
+def _pool(recipe: Recipe, batches: list[list[int]]) -> list[list[int]]:
+    """Some batches of an epoch, as the recipe wants their examples grouped."""
+    vectors = recipe.vectors([place for batch in batches for place in batch])
+    return batches if vectors is None else related_batches(batches, vectors)
 
 
 def _take_step(

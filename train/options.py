@@ -111,6 +111,11 @@ def add_material(made: argparse.ArgumentParser) -> None:
         "--substitute", type=share, default=0.0, help="share of tokens replaced in every other text (default: 0)"
     )
     made.add_argument(
+        "--related",
+        action="store_true",
+        help="group texts that are near to each other in a batch, so that similarities of near texts are learned",
+    )
+    made.add_argument(
         "--running-text",
         type=share,
         default=0.0,

@@ -7,7 +7,15 @@ import torch
 from tokenizers import Tokenizer
 
 from tests.train.conftest import draw_texts
-from train.batching import as_running_text, epoch_batches, ordinary_tokens, substitute, tokenize_pairs, tokenize_texts
+from train.batching import (
+    as_running_text,
+    epoch_batches,
+    ordinary_tokens,
+    related_batches,
+    substitute,
+    tokenize_pairs,
+    tokenize_texts,
+)
 from train.data import DataFile, read_parts, read_rows, read_texts
 from train.errors import DataError
 
@@ -113,6 +121,21 @@ def test_batches_hold_texts_of_similar_length_in_another_order_every_epoch() -> 
     padded = 16 * sum(longest) / sum(LENGTHS[place] for batch in epochs[0] for place in batch)
     assert padded < 1.1
     assert longest != sorted(longest)
+
+
+def test_near_texts_become_batch_mates() -> None:
+    batches = torch.randperm(320, generator=torch.Generator().manual_seed(0)).view(20, 16).tolist()
+    places = [place for batch in batches for place in batch]
+    angles = torch.tensor([place % 10 for place in places]) * 0.6  # ten kinds of texts
+    found = related_batches(batches, torch.stack([angles.cos(), angles.sin()], dim=1))
+    assert sorted(place for batch in found for place in batch) == sorted(places)
+    assert {len(batch) for batch in found} == {16}
+
+    def alike(some: list[list[int]]) -> int:
+        return sum(one % 10 == other % 10 for batch in some for one in batch for other in batch)
+
+    assert alike(found) > 3 * alike(batches)
+    assert sorted(place for batch in related_batches(batches, torch.ones(320, 1)) for place in batch) == sorted(places)
 
 
 def test_batches_are_what_the_tokenizer_gives(tokenizer: Tokenizer) -> None:

@@ -64,11 +64,12 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return read_back(folder).encoder.state_dict()
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize(("optimizer", "related"), [("adamw", False), ("muon", True)])
 def test_a_resumed_run_ends_in_the_bits_of_an_uninterrupted_one(
-    optimizer: OptimizerName, settings: HealSettings, run: RunSettings, tiny_folder: Path
+    optimizer: OptimizerName, related: bool, settings: HealSettings, run: RunSettings, tiny_folder: Path
 ) -> None:
     run = replace(run, optimizer=optimizer)
+    settings = replace(settings, weights=replace(settings.weights, related=related))
     whole = replace(run, output=run.output.with_name("whole"))
     loop.train(Heal(settings, whole), whole)
     with pytest.raises(KeyboardInterrupt):
