@@ -116,4 +116,4 @@ def test_options_that_do_not_go_together(flags: list[str], message: str, capsys:
 
 def test_an_output_that_exists_is_refused_before_minutes_of_measuring(tmp_path: Path, capsys: Any) -> None:
     assert main(["./nowhere", "--output", str(tmp_path), "--prune-heads", "0.3"]) == 1
-    assert "OutputExists" in capsys.readouterr().err
+    assert "exists already: name another directory" in capsys.readouterr().err
