@@ -84,7 +84,7 @@ def openvino_settings(
         "INFERENCE_NUM_THREADS": threads,
         "ENABLE_CPU_PINNING": False,
         # Kernels compiled for a shape, by default 5,000 of each stream: gigabytes, since texts differ in length. With
-        # AMX the products are so fast that to compile again takes a third of the time.
+        # AMX the products are so fast that compiling again is a third of the time.
         "CPU_RUNTIME_CACHE_CAPACITY": 1024 if is_fast else 64,
     }
 

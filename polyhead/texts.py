@@ -221,7 +221,7 @@ def _cells(file: Any, name: str, fields: Fields, delimiter: str) -> Iterator[Row
 
 def _columns(path: Path, fields: Fields) -> Iterator[Row]:
     try:
-        from pyarrow import ArrowException, RecordBatch, parquet, string  # noqa: PLC0415 - an extra, needed for these files only
+        from pyarrow import ArrowException, parquet, string  # noqa: PLC0415 - an extra, needed for these files only
     except ImportError as error:
         raise InputError("reading Parquet needs pyarrow: install the cli extra, pip install '.[cli]'") from error
     try:
@@ -229,12 +229,10 @@ def _columns(path: Path, fields: Fields) -> Iterator[Row]:
             _require_columns(str(path), file.schema_arrow.names, fields)
             number = 0
             for batch in file.iter_batches(columns=list(fields.flags)):
-                # Python's times end at microseconds
-                columns = {
-                    name: column.cast(string()) if getattr(column.type, "unit", None) == "ns" else column
-                    for name, column in zip(batch.schema.names, batch.columns, strict=True)
-                }
-                for record in RecordBatch.from_pydict(columns).to_pylist():
+                if fields.id is not None and getattr(batch[fields.id].type, "unit", None) == "ns":
+                    place = batch.schema.get_field_index(fields.id)  # Python's times end at microseconds
+                    batch = batch.set_column(place, fields.id, batch[fields.id].cast(string()))  # noqa: PLW2901
+                for record in batch.to_pylist():
                     number += 1
                     yield _row(record, fields, f"{path}, row {number}")
     except ArrowException as error:

@@ -250,8 +250,8 @@ def report(measured: Sequence[Measurement], manifests: Mapping[Path, Manifest]) 
             f"{1e3 * one.latency_p50:>10.2f}{1e3 * one.latency_p95:>10.2f}{memory:>10}  {fidelity(manifest)}"
         )
     if any(one.layout.max_batch_tokens for one in measured):
-        own = BATCH_TOKENS["cpu"]
-        lines.append(f"a dash under batch is the server's own size: POLYHEAD_MAX_BATCH_TOKENS, {own} if it is not set")
+        own = "{cpu}, on a GPU {cuda}".format_map(BATCH_TOKENS)
+        lines.append(f"a dash under batch is the server's own size: POLYHEAD_MAX_BATCH_TOKENS, or {own}")
     for aim, best in (("throughput", most_throughput(measured)), ("latency", least_latency(measured))):
         settings = " ".join(f"{name}={value}" for name, value in best.layout.variables.items())
         lines.append(f"for {aim}: {settings} polyhead serve {best.artifact}")

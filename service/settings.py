@@ -19,7 +19,7 @@ PROGRAM = "python -m service"
 _SECRETS = frozenset({"api_keys", "trace_endpoint"})  # whose values no message shows
 MIB = 2**20
 BATCH_TOKENS: Mapping[str, int] = {"cpu": 512, "cuda": 16384}
-"""Of one run, by where the model runs. A GPU needs a millisecond or two for any run, however small."""
+"""Of one run, by where the model runs. On a GPU a run costs a millisecond or more, however few tokens it has."""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")  # as browsers write it: with a slash behind it nothing would match
 _HOST = re.compile(r"(\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]", re.ASCII)  # no request would match any other
 

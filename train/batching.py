@@ -11,10 +11,9 @@ from torch.nn.utils.rnn import pad_sequence
 from train.parallel import generator_of
 
 POOL = 32  # batches that are sorted by length together: little padding, and batch mates that differ from epoch to epoch
-
-
 RELATED_POOL = 100  # batches among whose texts related ones are looked for
 RELATED = 8  # texts of a group of related ones
+
 FULL_STOP = "."
 BETWEEN = (". ", ". ", ", ")
 MOST_MORE = 2  # texts behind the first

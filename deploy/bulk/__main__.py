@@ -21,7 +21,7 @@ except ImportError as error:
     sys.exit(f"python -m deploy.bulk: {error.name} is missing: install the bulk extra, pip install '.[cpu,bulk]'")
 
 from deploy.bulk.corpus import Columns, WrongCorpus, check_source, find_sources
-from deploy.bulk.encoder import MAX_BATCH_TOKENS, TextEncoder, check_choices
+from deploy.bulk.encoder import TextEncoder, check_choices
 from deploy.bulk.output import AnotherRun, Output, Record
 from deploy.bulk.pipeline import Load, Summary, encode_corpus, quiet, shown, start_tally
 from model.artifact import Artifact, ArtifactError
@@ -154,7 +154,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--no-normalize", dest="normalize", action="store_false", help="vectors as the model gives them"
     )
-    parser.add_argument("--max-batch-tokens", type=int, default=MAX_BATCH_TOKENS, help="in one run; %(default)s")
+    parser.add_argument("--max-batch-tokens", type=int, default=0, help="in one run; 0 is 512, on a GPU 16384")
     parser.add_argument("--workers", type=int, default=0, help="actors at most; one a core, or a GPU, unless said")
     parser.add_argument("--gpu", action="store_true", help="an actor a GPU")
     parser.add_argument("--address", help="of a Ray cluster; without it, this machine alone")

@@ -17,7 +17,6 @@ from service.runner import Runner
 from service.settings import Settings
 
 TEXTS = 1024  # given to the engine at once: enough to find texts of equal length
-MAX_BATCH_TOKENS = 512  # the service's own default, for the same reason: docs/performance.md
 
 
 def check_choices(manifest: Manifest, *, dimensions: int | None, prompt_name: str | None) -> None:
@@ -60,7 +59,7 @@ class TextEncoder:
         dimensions: int | None = None,
         normalize: bool = True,
         prompt_name: str | None = None,
-        max_batch_tokens: int = MAX_BATCH_TOKENS,
+        max_batch_tokens: int = 0,
     ) -> "TextEncoder":
         """Verifies and loads an artifact.
 
@@ -71,7 +70,7 @@ class TextEncoder:
             dimensions: how many to keep; None is all.
             normalize: whether each vector gets length 1.
             prompt_name: one of the model's prompts; None is its default, if it has one.
-            max_batch_tokens: most tokens in one run, padding included.
+            max_batch_tokens: most tokens in one run, padding included; 0 is what the service takes there.
 
         Raises:
             ArtifactError: the directory is no artifact, or not the one its manifest describes.

@@ -86,7 +86,7 @@ def test_batch_sizes_are_tried_in_the_way_with_the_most_texts_a_second(
     ]
     rows = [line.split() for line in printed.out.splitlines()[1:7]]
     assert [row[5] for row in rows] == ["-", "-", "-", "256", "1024", "2048"]
-    assert "the server's own size: POLYHEAD_MAX_BATCH_TOKENS, 512 if it is not set\n" in printed.out
+    assert "the server's own size: POLYHEAD_MAX_BATCH_TOKENS, or 512, on a GPU 16384\n" in printed.out
     commands = printed.out.splitlines()[-2:]  # of requests that come alone the size is the server's own
     assert [("POLYHEAD_MAX_BATCH_TOKENS=1024 polyhead serve" in line, "MAX_BATCH" in line) for line in commands] == [
         (True, True),

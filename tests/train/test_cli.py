@@ -52,7 +52,8 @@ def test_every_command_writes_a_folder_and_says_so(
         assert {path.name for path in output.iterdir()} >= {"config.json", "model.safetensors", RECORD, "training.svg"}
         assert not artifact.exists()
         assert main([*given, *SHORT]) == 1
-        assert capsys.readouterr().err.splitlines()[-1].startswith(f"polyhead train {name} failed: ")
+        said = f"polyhead train {name} failed: {output} exists and is not empty: name another --output"
+        assert capsys.readouterr().err.splitlines()[-1] == said
 
 
 @pytest.mark.slow
