@@ -235,7 +235,7 @@ def _columns(path: Path, fields: Fields) -> Iterator[Row]:
                 for record in batch.to_pylist():
                     number += 1
                     yield _row(record, fields, f"{path}, row {number}")
-    except ArrowException as error:
+    except (ArrowException, ValueError) as error:  # the second of values that Python has no type for
         raise InputError(f"{path} cannot be read as Parquet: {error}") from error
 
 

@@ -170,13 +170,15 @@ def test_a_file_of_lines_becomes_an_array() -> None:
     np.testing.assert_allclose(found, expected(normalize=False), rtol=1e-5, atol=1e-6)
 
 
-def test_ids_of_nanoseconds_are_texts() -> None:
+def test_ids_of_nanoseconds_are_texts(capsys: pytest.CaptureFixture[str]) -> None:
     kinds = {"stamp": pyarrow.timestamp("ns"), "time": pyarrow.time64("ns"), "span": pyarrow.duration("ns")}
     columns = {name: pyarrow.array([1], pyarrow.int64()).cast(kind) for name, kind in kinds.items()}
     parquet.write_table(Table.from_pydict({"text": ["cat"], **columns}), "in.parquet")
     for name, said in (("stamp", "1970-01-01 00:00:00.000000001"), ("time", "00:00:00.000000001"), ("span", "1")):
         assert main(["encode", "--input", "in.parquet", "--id", name, "--output", "out.jsonl"]) == 0
         assert json.loads(Path("out.jsonl").read_text())["id"] == said
+    assert main(["encode", "--input", "in.parquet", "--field", "stamp"]) == 1
+    assert re.search("in.parquet cannot be read|expected a text", capsys.readouterr().err)  # the second with pandas
 
 
 @pytest.mark.parametrize("name", ["out.parquet", "out.npy", "out.jsonl"])
