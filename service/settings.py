@@ -14,6 +14,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, SecretStr, ValidationError, create_model, model_validator
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict
 
+from model.artifact import ArtifactError, read_manifest
+
 ENVIRONMENT_PREFIX = "POLYHEAD_"
 PROGRAM = "python -m service"
 _SECRETS = frozenset({"api_keys", "trace_endpoint"})  # whose values no message shows
@@ -157,11 +159,12 @@ class Settings(BaseSettings):
 
     def _problems(self) -> Iterator[str]:
         """What is wrong with settings that are right each by itself."""
-        names = [name or str(path) for name, path in self.named_models]
-        if len(set(names)) < len(names):
-            yield "more-models: two models have one name; expected another NAME=DIRECTORY for each"
+        models = self.named_models
+        names = [name or _own_name(path) for name, path in models] if len(models) > 1 else []
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield f"more-models: two models have one name, {name}; expected another NAME=DIRECTORY for each"
         if self.model_store is not None and (self.processes != 1 or self.admin_port is None):
-            yield "model-store: models are added to one process, on its --admin-port"
+            yield "model-store: needs --admin-port, on which models are added, and --processes 1"
         if self.admin_port and self.admin_port == self.port:
             yield f"admin-port is {self.admin_port}, as port is: expected another one"
         given = self.api_keys.get_secret_value()
@@ -278,6 +281,14 @@ def _nearest(name: str, known: Sequence[str]) -> str | None:
     return ENVIRONMENT_PREFIX + matches[0] if matches else None
 
 
+def _own_name(directory: Path) -> str:
+    """What an artifact calls itself; the path of what is none, which is said when it is loaded."""
+    try:
+        return read_manifest(directory).model
+    except (ArtifactError, OSError):
+        return str(directory)
+
+
 def _one_line(error: ValidationError) -> str:
     problems = []
     for problem in error.errors(include_url=False):
@@ -288,6 +299,8 @@ def _one_line(error: ValidationError) -> str:
         name = str(problem["loc"][0])
         if problem["type"] == "missing":
             message = f"required: {Settings.model_fields[name].description}"
+        if problem["type"] == "string_pattern_mismatch":
+            message = f"expected {Settings.model_fields[name].description}"
         is_secret = name in _SECRETS
         got = "" if problem["type"] == "missing" or is_secret else f", got {problem['input']!r}"
         problems.append(f"--{_flag(name)} ({ENVIRONMENT_PREFIX}{name.upper()}): {message}{got}")

@@ -14,6 +14,7 @@ M = TypeVar("M", bound=BaseModel)
 
 _PROBLEMS_SHOWN = 5
 _PROBLEMS_READ = 1000
+_NAMES_OF_TEXTS = {"text", "texts", "sentences", "documents"}  # what other services call `inputs`
 _NAME_SHOWN = 64  # characters of a field name, which may be a caller's own
 
 Piece = bytes | memoryview
@@ -145,7 +146,10 @@ def _message(problem: Any, model: type[BaseModel]) -> str:
     if problem["type"] != "extra_forbidden":
         return str(problem["msg"].removeprefix("Value error, "))
     *path, name = problem["loc"]
-    meant = difflib.get_close_matches(str(name)[:_NAME_SHOWN], _fields(model, path), n=1)
+    known = _fields(model, path)
+    if name in _NAMES_OF_TEXTS and "inputs" in known:
+        return "no such field (did you mean inputs?)"
+    meant = difflib.get_close_matches(str(name)[:_NAME_SHOWN], known, n=1)
     return f"no such field (did you mean {meant[0]}?)" if meant else "no such field"
 
 

@@ -64,7 +64,7 @@ async def answer_heads(request: Request) -> Response:
     """The report on each head that the export wrote, if any."""
     report = choose_model(request, request.query_params.get("model")).runner().head_report
     if report is None:
-        raise NotFound("this artifact has no head report; `python -m export heads ARTIFACT --corpus FILE` writes one")
+        raise NotFound("this artifact has no head report; `polyhead heads ARTIFACT --corpus FILE` writes one")
     return Response(report, media_type=JSON)
 
 

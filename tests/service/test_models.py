@@ -1,6 +1,7 @@
 """Several models in one process: which one answers, and that none is in the way of another."""
 
 import asyncio
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -346,12 +347,13 @@ def test_operators_need_the_admin_port_a_store_and_a_key(both: Both, operated: B
     assert TestClient(app).get("/admin/models").status_code == 401
     assert TestClient(app).get("/admin/models", headers={"x-api-key": "k" * 16}).status_code == 200
     assert TestClient(app).delete("/admin/models/one", headers={"x-api-key": "k" * 16}).status_code == 404
-    with pytest.raises(SettingsError, match="models are added to one process, on its --admin-port"):
+    with pytest.raises(SettingsError, match="needs --admin-port, on which models are added, and --processes 1"):
         read_settings(["a", "--model-store", "b"])
 
 
-def test_models_of_the_command_line(tmp_path: Path) -> None:
-    for arguments in (["a", "a"], ["m=a", "m=b"]):
+def test_models_of_the_command_line(tmp_path: Path, fake_artifact: Path) -> None:
+    copy = str(shutil.copytree(fake_artifact, tmp_path / "copy"))
+    for arguments in (["a", "a"], ["m=a", "m=b"], [str(fake_artifact), copy]):
         with pytest.raises(SettingsError, match="two models have one name"):
             read_settings(arguments)
     (tmp_path / "x=y").mkdir()

@@ -124,6 +124,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ),
         ({"dimension": 3}, "dimension: no such field (did you mean dimensions?)"),
         ({"input": "cat"}, "input: no such field (did you mean inputs?)"),
+        ({"texts": ["cat"]}, "texts: no such field (did you mean inputs?)"),
         (
             {"attention": {"exclude_special": True, "renormalize": True}},
             "attention.renormalize: no such field (did you",
