@@ -34,7 +34,7 @@ from export.tasks import yes_no
 from export.tasks.registry import read_task_layers
 from export.tasks.sparse import read_query_weights
 from export.tasks.vectors import read_token_outputs
-from export.tokenizer import prepare_pairs, read_tokenizer
+from export.tokenizer import prepare_pairs, read_tokenizer, without_trailing
 from export.weights import read_weights
 from model.artifact import COSINE, DOT, MANIFEST, Defaults, PairWording, Source, hash_file
 from model.config import EncoderConfig, Pooling
@@ -212,6 +212,12 @@ def _read_words(
     pairs = False
     if is_classifier:
         tokenizer, pairs = prepare_pairs(tokenizer, network, has_types=config.type_vocab_size > 1)
+        if config.pooling == "last" and described.get("pad_token_id") is not None:
+            # The original reads the last token that is not the padding's; in a causal network it sees none behind it.
+            tokenizer, fewer = without_trailing(tokenizer, described["pad_token_id"])
+            if fewer and not config.causal:
+                raise UnsupportedModel("the tokenizer ends texts with the padding token, which the classifier skips")
+            stated = stated and stated - fewer
     return Words(_with_known_ids(tokenizer, config), stated, pairs=pairs)
 
 

@@ -25,7 +25,7 @@ from export.errors import ParityError
 from export.modules import ROUTER, find_network
 from export.sources import COLBERT_LAYER, read_json
 from export.tasks import yes_no
-from model.config_parts import MultiVectorSettings, Task
+from model.config_parts import LARGEST, MultiVectorSettings, Task
 
 LIBRARIES = ("transformers", "sentence-transformers")
 MISSING = "transformers and sentence-transformers are not installed"
@@ -250,18 +250,25 @@ def _compare_tokens(checkpoint: Checkpoint, original: Original) -> dict[str, str
         return {
             "tokens": f"not compared: tokenizer.json holds {kinds[0]}, and the library's class makes {kinds[1]} of it"
         }
-    is_classifier = checkpoint.encoder.config.task in CLASSIFIERS
-    first = None if is_classifier or original.whole is None else _reader(original.whole)
-    lowers = getattr(first, "do_lower_case", False)  # before its tokenizer
+    skipped = None
+    if checkpoint.encoder.config.task == "classification" and checkpoint.encoder.config.pooling == "last":
+        skipped = original.network.config.pad_token_id  # where it ends a text, the logits are read before it
     prompts = [prompt for prompt in checkpoint.defaults.prompts.values() if prompt]
     for text in (*TEXTS, *TOKENS_ONLY, *(prompt + text for prompt in prompts for text in TEXTS[:PROMPTED])):
-        expected = theirs(text.lower() if lowers else text)["input_ids"]
+        expected = _without_last(theirs(text)["input_ids"], skipped)
         if max(expected, default=0) < ours.get_vocab_size():  # else a special token that the vocabulary does not hold
             _require_ids(ours.encode(text).ids, expected, text)
     if checkpoint.pairs:
         for text, pair in PAIRS:
-            _require_ids(ours.encode(text, pair).ids, theirs(text, pair)["input_ids"], f"{text} | {pair}")
+            expected = _without_last(theirs(text, pair)["input_ids"], skipped)
+            _require_ids(ours.encode(text, pair).ids, expected, f"{text} | {pair}")
     return {}
+
+
+def _without_last(ids: Sequence[int], skipped: int | None) -> Sequence[int]:
+    while ids and ids[-1] == skipped:
+        ids = ids[:-1]
+    return ids
 
 
 def _require_ids(found: Sequence[int], expected: Sequence[int], text: str) -> None:
@@ -327,7 +334,7 @@ def _compare_answers(checkpoint: Checkpoint, original: Original, found: Differen
         return {}
     prompts = {prompt for prompt in checkpoint.defaults.prompts.values() if prompt}
     cases = [(text, "") for text in TEXTS] + [(text, prompt) for prompt in sorted(prompts) for text in TEXTS[:PROMPTED]]
-    longest = checkpoint.max_sequence_length
+    longest = min(checkpoint.max_sequence_length, getattr(config.task_settings, "document_length", None) or LARGEST)
     for text, prompt in cases:
         encoding = checkpoint.tokenizer.encode(prompt + text)
         if not encoding.ids or len(encoding.ids) > longest:  # where a long text is cut, the service's tests ask
@@ -347,7 +354,8 @@ def _compare_answers(checkpoint: Checkpoint, original: Original, found: Differen
         found.record(kind, "the answer", ours, expected, prompt + text)
     if (table := checkpoint.further_outputs.get("query_weights")) is not None:
         for text in TEXTS:
-            expected = original.whole.encode_query([text], convert_to_sparse_tensor=False, show_progress_bar=False)
+            options: dict[str, Any] = {"convert_to_sparse_tensor": False, "show_progress_bar": False, "prompt": ""}
+            expected = original.whole.encode_query([text], **options)
             ours = np.zeros(len(table), np.float32)
             ids = checkpoint.tokenizer.encode(text, add_special_tokens=False).ids
             ours[ids] = table[ids]

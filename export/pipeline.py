@@ -180,13 +180,17 @@ def read_pipeline(
         require_modules(modules, task, folder / "modules.json")
         require_settings(_for_texts(settings), LANGUAGE_MODEL if "LogitScore" in kinds else NETWORKS[task])
         classes = (CLASSES[task], PYLATE) if task == "multi_vector" else (CLASSES[task],)
-        require_settings(around, {"model_type": classes, "truncate_dim": (None,)})
+        require_settings(around, {"model_type": classes, "truncate_dim": (None,), "max_active_dims": (None,)})
         values |= read_module_files(modules, task, allows_pickles=allows_pickles)
         values |= {"settings": settings, "around": around}
         if task == "multi_vector":
             late = read_late_interaction(around, settings, values["modules"].get("MultiVectorMask"))
             prompts["prompts"] |= late.prompts
-            values |= {"late": late, "normalize": values.get("normalize", False) or around.get("model_type") == PYLATE}
+            if not values.get("normalize") and around.get("model_type") != PYLATE:
+                raise UnsupportedModel(
+                    f"{folder / 'modules.json'} lists no Normalize: token vectors of any length are not supported"
+                )
+            values |= {"late": late, "normalize": True}
     return Pipeline(**values, **prompts)
 
 

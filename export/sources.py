@@ -105,8 +105,8 @@ def _fetch(model: str, revision: str | None, *, allows_pickles: bool) -> Folder:
         raise SourceError(f"{model} is neither a folder here nor a model on the hub that can be read") from error
     except (LocalEntryNotFoundError, HTTPError, OSError) as error:
         raise SourceError(
-            f"{model} could not be fetched ({type(error).__name__}), and no folder has this name: check the network, or name "
-            "a local folder"
+            f"{model} could not be fetched ({type(error).__name__}), and no folder has this name: check the network, "
+            "or name a local folder"
         ) from error
     return Folder(Path(path), model, revision=Path(path).name, allows_pickles=allows_pickles)
 

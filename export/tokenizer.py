@@ -312,7 +312,22 @@ def prepare_pairs(tokenizer: Tokenizer, folder: Path, *, has_types: bool) -> tup
             f"{folder}: tokenizer.json gives a pair's parts the token types {tokenizer.encode('', '').type_ids}, "
             "its class in `transformers` [0, 0, 1]: which is right?"
         )
-    return tokenizer, tokenizer.num_special_tokens_to_add(is_pair=True) > tokenizer.num_special_tokens_to_add(False)
+    adds_more = tokenizer.num_special_tokens_to_add(is_pair=True) > tokenizer.num_special_tokens_to_add(False)
+    return tokenizer, adds_more or {0, 1} <= set(tokenizer.encode("a", "b").sequence_ids)
+
+
+def without_trailing(tokenizer: Tokenizer, token_id: int) -> tuple[Tokenizer, int]:
+    """The tokenizer without this token at the end of its templates, and by how many tokens a text is shorter."""
+    described = json.loads(tokenizer.to_str())
+    processor = described["post_processor"] or {}
+    for part in processor.get("processors", [processor]):
+        if part.get("type") == "TemplateProcessing":
+            ids = {name: token["ids"] for name, token in part["special_tokens"].items()}
+            for pieces in (part["single"], part["pair"]):
+                while pieces and ids.get(pieces[-1].get("SpecialToken", {}).get("id")) == [token_id]:
+                    pieces.pop()
+    made = Tokenizer.from_str(json.dumps(described))
+    return made, tokenizer.num_special_tokens_to_add(False) - made.num_special_tokens_to_add(False)
 
 
 def _require_template(tokenizer: Tokenizer, kind: str, folder: Path) -> None:

@@ -82,7 +82,7 @@ def read_bert(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     Raises:
         UnsupportedModel: a setting that makes it another network than the one built here.
     """
-    if config.get("position_embedding_type", "absolute") != "absolute":
+    if config.get("position_embedding_type") not in {None, "absolute"}:
         raise UnsupportedModel(f"position_embedding_type {config['position_embedding_type']!r}: absolute is supported")
     if config.get("is_decoder") or config.get("add_cross_attention"):
         raise UnsupportedModel("a decoder is no encoder: is_decoder and add_cross_attention must be false")

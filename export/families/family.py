@@ -28,9 +28,8 @@ WHOLE_ROTATION: Mapping[str, tuple[object, ...]] = {
 ENCODER_ONLY: Mapping[str, tuple[object, ...]] = {"is_decoder": (False,), "add_cross_attention": (False,)}
 ENCODER: Mapping[str, Any] = {"is_decoder": False, "add_cross_attention": False, "pruned_heads": None}  # of `read_bert`
 ACTIVATIONS: Mapping[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
+    **dict.fromkeys(("gelu_accurate", "gelu_fast", "gelu_new", "gelu_python_tanh", "gelu_pytorch_tanh"), "gelu_tanh"),
     "relu": "relu",
     "silu": "silu",
     "swish": "silu",
@@ -151,6 +150,8 @@ class Family:
                     f"config.json says {alias} {settled[alias]!r} and {name} {settled[name]!r}: which is right?"
                 )
         require_settings(settled, self.requires)
+        if settled.get("quantization_config"):
+            raise UnsupportedModel("its weights are quantised (quantization_config): name the checkpoint they are from")
         known = {*self.settings, *self.requires, *self.unread, *self.aliases, *UNREAD}
         if not compared and (unknown := sorted(settled.keys() - known)):
             raise UnsupportedModel(

@@ -95,6 +95,15 @@ def test_pruned_heads_are_counted_a_layer(bert_folder: Path) -> None:
     assert checkpoint.encoder.config.num_heads == (4, 3, 4)
 
 
+def test_other_words_for_the_same_network(bert_folder: Path) -> None:
+    path = bert_folder / "config.json"
+    config = read_checkpoint(Folder(bert_folder, "bert")).encoder.config
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "position_embedding_type": None, "hidden_act": "gelu_python"})
+    )
+    assert read_checkpoint(Folder(bert_folder, "bert")).encoder.config == config
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -104,6 +113,7 @@ def test_pruned_heads_are_counted_a_layer(bert_folder: Path) -> None:
         ({"auto_map": {"AutoModel": "modeling.MyBert"}}, "auto_map names modeling.MyBert as AutoModel: code of a mo"),
         ({"auto_map": {"AutoTokenizer": [None, "mine.Fast"]}}, "auto_map names mine.Fast as AutoTokenizer"),
         ({"hidden_act": "tanh"}, "hidden_act 'tanh': one of gelu"),
+        ({"quantization_config": {"bits": 4}}, "its weights are quantised .quantization_config.: name the checkpoint"),
         ({"num_attention_heads": 5}, "hidden_size 32 is not a multiple of 5 heads"),
         ({"vocab_size": None}, "embeddings.token.weight: expected .30522, 32., found"),
         ({"vocab_size": -1}, "vocab_size is -1"),

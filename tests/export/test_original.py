@@ -1,6 +1,8 @@
 """The comparison of a checkpoint with the libraries that it was made for."""
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +13,9 @@ from export.checkpoint import read_checkpoint
 from export.cli import main
 from export.errors import ParityError
 from export.original import FIGURES, compare_with_original, describe
-from export.sources import Folder
+from export.sources import Folder, read_json
 from model.artifact import Artifact
-from tests.export.conftest import change_json
+from tests.export.conftest import change_json, write_json
 from tests.task_artifacts import TaskArtifact
 from tests.yes_no import build
 
@@ -39,6 +41,22 @@ def test_every_task_is_compared_to_its_answer(name: str, answer: str, request: p
     assert ("hidden_states" in found) == (checkpoint.encoder.config.num_layers > 1)  # of layers before the last
     assert "tokens" not in found
     assert f"{answer} " in describe(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("embedder", {"do_lower_case": True}), ("multi_vector_encoder", {"document_length": 10})],
+)
+def test_tokens_and_lengths_are_those_of_the_folder(
+    name: str, settings: dict[str, Any], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    made: TaskArtifact = request.getfixturevalue(name)
+    folder = Path(shutil.copytree(made.folder, tmp_path / name))
+    path = folder / "sentence_bert_config.json"
+    write_json(path, {**read_json(path, optional=True), **settings})
+    found = compare_with_original(read_checkpoint(Folder(folder, name)), folder)
+    assert found["compared"]
+    assert not {"tokens", "answer"} & found.keys()
 
 
 def test_a_language_model_is_compared_by_what_it_says_next(tmp_path: Path) -> None:

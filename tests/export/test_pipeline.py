@@ -211,6 +211,7 @@ WRONG_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"default_prompt_name": "query"}, "no prompt for its default_prompt_name 'query'"),
         ({"prompts": {"query": "q"}, "default_prompt_name": ["query"]}, "no prompt for its default_prompt_name"),
         ({"truncate_dim": 4}, "truncate_dim 4: None is supported"),
+        ({"max_active_dims": 9}, "max_active_dims 9: None is supported"),
         ({"model_type": "CrossEncoder"}, "model_type 'CrossEncoder': 'SentenceTransformer' is supported"),
     ],
     "sentence_bert_config.json": [

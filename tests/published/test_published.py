@@ -18,6 +18,7 @@ from export.exporter import export_artifact
 from export.original import compare_with_original
 from export.sources import Folder
 from export.verify import Case
+from tests.export.conftest import change_json
 from tests.jina_bert_reference import encode
 from tests.published.build import Published, build, config_of, table
 from tests.published.page import PAGE, page
@@ -57,6 +58,15 @@ def test_equals_its_original_or_is_refused(row: Published, tmp_path: Path) -> No
     assert not is_equal or not [name for name in ("tokens", "answer") if name in compared and not row["unseen"]], (
         compared
     )
+
+
+def test_the_words_of_a_query_without_a_network_are_looked_up_behind_no_prompt(tmp_path: Path) -> None:
+    row = next(row for row in ROWS if row["router"])
+    library = build(row, tmp_path / "published")
+    for folder in {library, tmp_path / "published"}:
+        change_json(folder / "config_sentence_transformers.json", prompts={"query": "a cat ", "document": "the "})
+    compared = compare_with_original(read(row, tmp_path / "published"), library)
+    assert "answer" not in compared
 
 
 def _compare_with_publications(checkpoint: Checkpoint, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Classifiers of texts and of tokens equal `transformers` and CrossEncoder with random weights."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,17 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sentence_transformers import CrossEncoder
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, PreTrainedModel
 
 from export.errors import UnsupportedModel
+from export.original import compare_with_original
 from export.tasks.classification import read_labels
 from model.config_parts import ClassificationSettings
 from model.encoder import Encoder
 from tests.export.conftest import change_json, write_json
 from tests.family_models import MODELS, NAMED, FamilyModel, draw, ids_and_types, read, save
+from tests.tokenizers import TOKENIZERS
 
 TOLERANCE = 1e-5
 NAMES = (
@@ -59,6 +63,28 @@ def test_logits_equal_transformers(pair: tuple[FamilyModel, PreTrainedModel, Enc
     assert config.task == "classification"
     assert config.task_settings.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
     assert (config.task_settings.activation, config.output_size) == ("softmax", 3)
+
+
+@pytest.mark.parametrize("tokenizer", ["qwen", "qwen-chat"])
+def test_a_decoder_scores_pairs_as_cross_encoder_does(tokenizer: str, tmp_path: Path) -> None:
+    """One tokenizer ends texts with the padding token, which the original skips; the other adds nothing to a pair."""
+    model = replace(NAMED["qwen3"], tokenizer=tokenizer)
+    sizes = {"vocab_size": TOKENIZERS[tokenizer]().get_vocab_size(), "pad_token_id": 0}
+    folder = save(draw(model, auto=AutoModelForSequenceClassification, num_labels=1, **sizes), model, tmp_path)
+    words = {"tokenizer_class": "Qwen2Tokenizer", "pad_token": "<|endoftext|>", "model_max_length": 30}
+    write_json(folder / "tokenizer_config.json", words)
+    ours = read(folder)
+    compared = compare_with_original(ours, folder)
+    assert compared["logits"] < TOLERANCE
+    assert ours.pairs
+    ours.tokenizer.enable_truncation(ours.max_sequence_length)
+    pairs = [("where is the cat", "The cat sat on the mat."), ("a", "b"), ("a b " * 20, "c " * 20)]
+    rows = [torch.tensor([ours.tokenizer.encode(*pair).ids]) for pair in pairs]
+    found = [ours.encoder(row, torch.tensor([row.shape[1]])).task_output[0].tolist() for row in rows]
+    expected = [
+        CrossEncoder(str(folder), device="cpu").predict([pair], activation_fn=torch.nn.Identity()) for pair in pairs
+    ]
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("model", TOKENS, ids=lambda model: model.name)

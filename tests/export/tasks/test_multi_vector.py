@@ -1,5 +1,6 @@
 """What is read of a MultiVectorEncoder's folder, and what of it is not reproduced."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -50,3 +51,12 @@ def test_what_would_not_be_reproduced_is_refused(
 ) -> None:
     with pytest.raises(UnsupportedModel, match=message):
         change(folder, name, **settings)
+
+
+def test_vectors_of_any_length_are_refused(folder: Path) -> None:
+    path = folder / "modules.json"
+    path.write_text(
+        json.dumps([module for module in json.loads(path.read_text()) if "Normalize" not in module["type"]])
+    )
+    with pytest.raises(UnsupportedModel, match="lists no Normalize: token vectors of any length are not supported"):
+        read_checkpoint(Folder(folder, "mine"))
