@@ -78,8 +78,10 @@ def test_a_template_and_types_of_another_family_are_refused(tmp_path: Path, pair
         prepare_pairs(read_tokenizer(folder), folder, has_types=True)
 
 
-def test_a_tokenizer_without_separators_takes_no_pairs(tmp_path: Path) -> None:
+def test_a_tokenizer_without_separators_joins_the_texts(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_str(wordpiece().to_str())
     tokenizer.post_processor = None
     folder = write(tmp_path, tokenizer, "modernbert", {"tokenizer_class": "PreTrainedTokenizerFast"})
-    assert not prepare_pairs(tokenizer, folder, has_types=False)[1]
+    ours, takes_pairs = prepare_pairs(tokenizer, folder, has_types=False)
+    assert takes_pairs
+    assert ours.encode("the cat", "on").ids == AutoTokenizer.from_pretrained(str(folder))("the cat", "on")["input_ids"]

@@ -76,7 +76,7 @@ def test_a_hub_that_cannot_be_reached_says_so(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", refuse)
-    with pytest.raises(SourceError, match=r"owner/name could not be fetched \(ConnectError\): check the network"):
+    with pytest.raises(SourceError, match=r"owner/name could not be fetched \(ConnectError\), and no folder has"):
         find_folder("owner/name")
 
 

@@ -161,7 +161,7 @@ def test_heads_says_that_there_is_no_report(shared: Served) -> None:
     response = shared.client.get("/heads")
     assert response.status_code == 404
     message = response.json()["error"]["message"]
-    assert message == "this artifact has no head report; `python -m export heads ARTIFACT --corpus FILE` writes one"
+    assert message == "this artifact has no head report; `polyhead heads ARTIFACT --corpus FILE` writes one"
 
 
 def test_workers_that_do_not_answer_fail_both_probes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
