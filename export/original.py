@@ -25,7 +25,7 @@ from export.errors import ParityError
 from export.modules import ROUTER, find_network
 from export.sources import COLBERT_LAYER, read_json
 from export.tasks import yes_no
-from model.config_parts import LARGEST, MultiVectorSettings, Task
+from model.config_parts import MultiVectorSettings, Task
 
 LIBRARIES = ("transformers", "sentence-transformers")
 MISSING = "transformers and sentence-transformers are not installed"
@@ -250,9 +250,9 @@ def _compare_tokens(checkpoint: Checkpoint, original: Original) -> dict[str, str
         return {
             "tokens": f"not compared: tokenizer.json holds {kinds[0]}, and the library's class makes {kinds[1]} of it"
         }
-    skipped = None
-    if checkpoint.encoder.config.task == "classification" and checkpoint.encoder.config.pooling == "last":
-        skipped = original.network.config.pad_token_id  # where it ends a text, the logits are read before it
+    config, skipped = checkpoint.encoder.config, None
+    if config.task == "classification" and config.pooling == "last":
+        skipped = original.network.config.pad_token_id  # if it ends a text, the logits are read before it
     prompts = [prompt for prompt in checkpoint.defaults.prompts.values() if prompt]
     for text in (*TEXTS, *TOKENS_ONLY, *(prompt + text for prompt in prompts for text in TEXTS[:PROMPTED])):
         expected = _without_last(theirs(text)["input_ids"], skipped)
@@ -334,7 +334,8 @@ def _compare_answers(checkpoint: Checkpoint, original: Original, found: Differen
         return {}
     prompts = {prompt for prompt in checkpoint.defaults.prompts.values() if prompt}
     cases = [(text, "") for text in TEXTS] + [(text, prompt) for prompt in sorted(prompts) for text in TEXTS[:PROMPTED]]
-    longest = min(checkpoint.max_sequence_length, getattr(config.task_settings, "document_length", None) or LARGEST)
+    longest = checkpoint.max_sequence_length
+    longest = min(longest, getattr(config.task_settings, "document_length", None) or longest)
     for text, prompt in cases:
         encoding = checkpoint.tokenizer.encode(prompt + text)
         if not encoding.ids or len(encoding.ids) > longest:  # where a long text is cut, the service's tests ask

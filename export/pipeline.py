@@ -188,7 +188,7 @@ def read_pipeline(
             prompts["prompts"] |= late.prompts
             if not values.get("normalize") and around.get("model_type") != PYLATE:
                 raise UnsupportedModel(
-                    f"{folder / 'modules.json'} lists no Normalize: token vectors of any length are not supported"
+                    f"{folder / 'modules.json'} lists no Normalize: token vectors have to be of length 1"
                 )
             values |= {"late": late, "normalize": True}
     return Pipeline(**values, **prompts)

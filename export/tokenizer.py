@@ -312,8 +312,7 @@ def prepare_pairs(tokenizer: Tokenizer, folder: Path, *, has_types: bool) -> tup
             f"{folder}: tokenizer.json gives a pair's parts the token types {tokenizer.encode('', '').type_ids}, "
             "its class in `transformers` [0, 0, 1]: which is right?"
         )
-    adds_more = tokenizer.num_special_tokens_to_add(is_pair=True) > tokenizer.num_special_tokens_to_add(False)
-    return tokenizer, adds_more or {0, 1} <= set(tokenizer.encode("a", "b").sequence_ids)
+    return tokenizer, {0, 1} <= set(tokenizer.encode("a", "b").sequence_ids)
 
 
 def without_trailing(tokenizer: Tokenizer, token_id: int) -> tuple[Tokenizer, int]:

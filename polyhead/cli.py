@@ -358,13 +358,10 @@ def _clear_cache(
 ) -> None:
     """Remove exports from the cache."""
     with one_line_failures("polyhead cache clear"):
-        from polyhead.models import cache_folder, clear_cache  # noqa: PLC0415 - imported when it is wanted
+        from polyhead.models import clear_cache  # noqa: PLC0415 - imported when it is wanted
 
-        removed = clear_cache(names or [])
-        for path in removed:
+        for path in clear_cache(names or []):
             write(f"removed {path}\n")
-        if not removed:
-            say(f"no exports are in {cache_folder()}")
 
 
 def _source(

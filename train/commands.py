@@ -1,7 +1,6 @@
 """Each training command: its flags, and how they become a recipe for the loop or an experiment.
 
-torch takes seconds to import, so whatever needs it is imported when a command runs: --help and a wrong command line
-answer without it.
+torch takes seconds to import: only a command that runs imports it, not --help or a wrong command line.
 """
 
 import argparse
@@ -222,7 +221,7 @@ def contrast(options: argparse.Namespace) -> None:
 
 def add_classify(made: argparse.ArgumentParser) -> None:
     """Adds the network and the rows."""
-    made.set_defaults(learning_rate=5e-5)
+    made.set_defaults(learning_rate=5e-5, kind="labels")
     add_model(made, "folder or hub id to begin with (default: the default model)")
     made.add_argument("--rows", type=Path, required=True, metavar="FILE", help=".csv, .tsv or .jsonl to learn from")
     made.add_argument("--held-out", type=Path, metavar="FILE", help="rows to judge by (default: 5 %% of the rows)")
@@ -233,7 +232,6 @@ def add_classify(made: argparse.ArgumentParser) -> None:
         default="text",
         help="tokens: rows hold words and a label for each, with spaces between; .conllu, too (default: text)",
     )
-    made.set_defaults(kind="labels")
     made.add_argument(
         "--scores", dest="kind", action="store_const", const="scores", help="targets are numbers, not names of labels"
     )
