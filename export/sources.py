@@ -88,24 +88,25 @@ def _default_folder() -> Folder:
 
 def _fetch(model: str, revision: str | None, *, allows_pickles: bool) -> Folder:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read by huggingface_hub when it is imported
-    from httpx2 import HTTPError  # noqa: PLC0415 - what the hub is asked with; its errors are no OSError
+    from httpx2 import ConnectError, HTTPError, TimeoutException  # noqa: PLC0415 - the hub's; no OSErrors
     from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415 - after the variable, and only when needed
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError  # noqa: PLC0415
 
     try:
         wanted = FETCHED
         if not os.environ.get("HF_HUB_OFFLINE"):
-            files = HfApi().list_repo_files(model, revision=revision)
-            pickles = pickled_weights(files) if allows_pickles else []
-            if not pickles:
-                require_safetensors(files, model)
-            wanted = [*FETCHED, *pickles]
+            with suppress(ConnectError, TimeoutException):  # without a network an earlier download is taken
+                files = [file.rfilename for file in HfApi().model_info(model, revision=revision).siblings or ()]
+                pickles = pickled_weights(files) if allows_pickles else []
+                if not pickles:
+                    require_safetensors(files, model)
+                wanted = [*FETCHED, *pickles]
         path = snapshot_download(model, revision=revision, allow_patterns=wanted, ignore_patterns=NOT_FETCHED)
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise SourceError(f"{model} is neither a folder here nor a model on the hub that can be read") from error
     except (LocalEntryNotFoundError, HTTPError, OSError) as error:
         raise SourceError(
-            f"{model} could not be fetched ({type(error).__name__}), and no folder has this name: check the network, "
+            f"{model} could not be fetched ({type(error.__cause__ or error).__name__}), and no folder has this name: check the network, "
             "or name a local folder"
         ) from error
     return Folder(Path(path), model, revision=Path(path).name, allows_pickles=allows_pickles)

@@ -51,7 +51,7 @@ def serve_hub(folder: Path) -> Iterator[Hub]:
             hub.asked.append(f"{self.command} {path}")
             files = {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
             asked = re.fullmatch(rf"(?:/api/models)?/{MODEL}/(\w+)/(?:main|{COMMIT})/?(.*)", path)
-            kind, name = asked.groups() if asked else ("", "")
+            kind, name = asked.groups() if asked else ("revision" if path == f"/api/models/{MODEL}" else "", "")
             body, code = b"{}", {"X-Error-Code": "EntryNotFound" if path.startswith(f"/{MODEL}/") else "RepoNotFound"}
             if kind == "tree":
                 entries = [{"path": name, "size": file.stat().st_size} for name, file in files.items()]

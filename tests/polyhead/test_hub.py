@@ -59,6 +59,17 @@ def test_a_download_that_breaks_off_leaves_nothing_that_is_taken_for_the_model(h
     assert hub.asked == []
 
 
+def test_without_a_network_an_earlier_download_is_taken_and_another_model_refused_at_once(
+    hub: Hub, tmp_path: Path
+) -> None:
+    (downloaded,) = fetch(hub, tmp_path, MODEL)
+    began = time.monotonic()
+    found, other = fetch(hub, tmp_path, MODEL, "owner/name", HF_ENDPOINT="http://127.0.0.1:1")
+    assert time.monotonic() - began < 15  # with the library's five retries it would be 23 s and more
+    assert found == downloaded
+    assert other[1].startswith("owner/name could not be fetched (ConnectError), and no folder has this name")
+
+
 @contextmanager
 def served(hub: Hub, cache: Path, *flags: str) -> Iterator[tuple[str, float]]:
     """The address of `polyhead serve MODEL`, once it is ready, and after how many seconds that was."""
