@@ -105,8 +105,9 @@ def _fetch(model: str, revision: str | None, *, allows_pickles: bool) -> Folder:
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise SourceError(f"{model} is neither a folder here nor a model on the hub that can be read") from error
     except (LocalEntryNotFoundError, HTTPError, OSError) as error:
+        cause = type(error.__cause__ or error).__name__
         raise SourceError(
-            f"{model} could not be fetched ({type(error.__cause__ or error).__name__}), and no folder has this name: check the network, "
+            f"{model} could not be fetched ({cause}), and no folder has this name: check the network, "
             "or name a local folder"
         ) from error
     return Folder(Path(path), model, revision=Path(path).name, allows_pickles=allows_pickles)

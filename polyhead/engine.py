@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from model.artifact import Manifest
 from service.answers.explained import Explained, ExplainedScore
 from service.answers.scores import Labelled, Ranked, labelled, rank, zero_shot_labels
+from service.errors import Invalid
 from service.inference.backend import Float32Array
 from service.local.call_loop import CallLoop
 from service.local.calls import (
@@ -60,7 +61,7 @@ from service.requests.plan import plan_encoding
 from service.requests.roles import role_of_request
 from service.requests.schemas import EncodeRequest
 from service.runner import Runner
-from service.settings import Settings
+from service.settings import MOST_WORKERS, Settings
 from service.tokenization.inputs import INPUTS, PAIRS, Truncate
 from service.tokenization.inputs import Inputs as ReadInputs
 
@@ -135,7 +136,10 @@ class Engine:
         Raises:
             ArtifactError: there is no such artifact, or a file is not the one its manifest describes.
             SourceError: a model cannot be had, or its export failed.
+            Invalid: there cannot be so many workers.
         """
+        if workers not in range(MOST_WORKERS + 1):
+            raise Invalid.at("workers", f"expected a number from 0 to {MOST_WORKERS}")
         from polyhead.models import artifact_to_load  # noqa: PLC0415 - it knows the exporter, which few calls need
 
         directory = artifact_to_load(Path(model), precision)

@@ -20,6 +20,7 @@ ENVIRONMENT_PREFIX = "POLYHEAD_"
 PROGRAM = "python -m service"
 _SECRETS = frozenset({"api_keys", "trace_endpoint"})  # whose values no message shows
 MIB = 2**20
+MOST_WORKERS = 1024
 BATCH_TOKENS: Mapping[str, int] = {"cpu": 512, "cuda": 16384}
 """Of one run, by where the model runs. On a GPU a run costs a millisecond or more, however few tokens it has."""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")  # as browsers write it: with a slash behind it nothing would match
@@ -77,7 +78,7 @@ class Settings(BaseSettings):
     processes: int = Field(1, ge=0, le=256)
     """processes that serve, each with a model of its own and its share of cores, connections, queue and held bytes;
     0 chooses by cores and precision"""
-    workers: int = Field(0, ge=0, le=1024)
+    workers: int = Field(0, ge=0, le=MOST_WORKERS)
     """threads of each process that run the model; 0 is one for each of its cores, or one for cuda"""
     intra_op_threads: int = Field(1, ge=1, le=1024)
     """threads of ONNX Runtime inside one run"""

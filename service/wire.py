@@ -122,15 +122,26 @@ def explain_validation(error: ValidationError, model: type[BaseModel]) -> Servic
     """The error to answer: `MalformedBody` where the body is not JSON, else `Invalid`."""
     if (count := error.error_count()) > _PROBLEMS_READ:  # a description of each would take more than the body
         return Invalid(f"{count} values are not what this route takes; send one of them alone to be told why")
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    problems = _of_one_alternative(error.errors(include_url=False, include_context=False, include_input=False))
     if problems[0]["type"] == "json_invalid":
         return MalformedBody(f"the body is no valid JSON: {problems[0]['msg'].removeprefix('Invalid JSON: ')}")
     places = [_place(problem, model) for problem in problems[:_PROBLEMS_SHOWN]]
     messages = [_message(problem, model) for problem in problems[:_PROBLEMS_SHOWN]]
     texts = [f"{place}: {message}" if place else message for place, message in zip(places, messages, strict=True)]
-    if count > _PROBLEMS_SHOWN:
-        texts.append(f"and {count - _PROBLEMS_SHOWN} more")
+    if len(problems) > _PROBLEMS_SHOWN:
+        texts.append(f"and {len(problems) - _PROBLEMS_SHOWN} more")
     return Invalid("; ".join(texts), param=places[0] or None)
+
+
+def _of_one_alternative(problems: list[Any]) -> list[Any]:
+    """Leaves out that a list is no text, where the list is wrong in another way: a field may be one or the other."""
+    lists = {
+        problem["loc"][:place]
+        for problem in problems
+        for place, part in enumerate(problem["loc"])
+        if str(part).startswith("list[") and problem["type"] != "list_type"
+    }
+    return [problem for problem in problems if problem["type"] != "string_type" or problem["loc"][:-1] not in lists]
 
 
 def _place(problem: Any, model: type[BaseModel]) -> str:
@@ -138,6 +149,7 @@ def _place(problem: Any, model: type[BaseModel]) -> str:
     *path, last = problem["loc"] or ("",)
     is_type = isinstance(last, str) and bool(path) and last not in _fields(model, path)
     kept = path if is_type and problem["type"] != "extra_forbidden" else problem["loc"]
+    kept = [part for part in kept if not str(part).startswith("list[")]
     return ".".join(str(part)[:_NAME_SHOWN] for part in kept)
 
 

@@ -18,6 +18,7 @@ from export.sources import Folder
 from model.artifact import ArtifactError
 from polyhead import Engine, models
 from polyhead.models import Wanted
+from service.errors import Invalid
 from service.local.options import AttentionOptions
 from tests.task_artifacts import TaskArtifact
 
@@ -51,6 +52,12 @@ def test_a_checkpoint_is_exported_once_into_the_cache(
 def test_an_artifact_has_the_precision_that_it_has(embedder: TaskArtifact) -> None:
     with pytest.raises(ArtifactError, match="is an artifact in fp32, not in int8"):
         Engine.load(embedder.artifact, precision="int8")
+
+
+@pytest.mark.parametrize("workers", [-1, 1025, 1.5])
+def test_it_says_how_many_workers_there_can_be(embedder: TaskArtifact, workers: int) -> None:
+    with pytest.raises(Invalid, match="workers: expected a number from 0 to 1024"):
+        Engine.load(embedder.artifact, workers=workers)
 
 
 def test_it_says_how_texts_are_read(engine: Engine) -> None:

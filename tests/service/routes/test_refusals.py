@@ -311,7 +311,8 @@ REFUSED: Mapping[str, Sequence[Any]] = {
     ],
     "classifier /zero-shot": [
         {"inputs": "the cat", "candidate_labels": ["a", "b"]},
-        ({"candidate_labels": []}, "candidate_labels"),
+        ({"candidate_labels": []}, "candidate_labels: List should have at least 1 item"),
+        ({"candidate_labels": ["a", None]}, "candidate_labels.1: Input should be a valid string"),
         ({"candidate_labels": " , "}, "give at least one label"),
         ({"candidate_labels": None}, "candidate_labels: Field required"),
         ({"candidate_labels": ["a", " "]}, "candidate_labels[1]: an empty label"),
