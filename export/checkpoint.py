@@ -202,8 +202,7 @@ def _read_words(
             read_tokenizer(network, do_lower_case=pipeline.do_lower_case), pipeline.late.markers
         )
     if is_classifier and yes_no.is_language_model(described):
-        question = yes_no.question_of(described)
-        yes_no.require_same_question(question, pipeline, tokenizer, instruction)
+        question = yes_no.question_of_folder(yes_no.question_of(described), pipeline, tokenizer, instruction)
         tokenizer, wording, longest = yes_no.word_pairs(question, tokenizer, instruction)
         stated = min(stated or longest, longest)
         return Words(_with_known_ids(tokenizer, config), stated, pairs=True, pair_wording=wording)

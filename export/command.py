@@ -92,6 +92,9 @@ def run_command(
         with endings_interrupt():
             command()
     except Exception as error:  # a full disk, besides, or whatever libraries raise where memory is short
+        if isinstance(error, ImportError) and isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+            sys.stderr.write(f"{name} interrupted: {left_behind()}\n")  # while a module in C was loaded
+            return INTERRUPTED
         if debug:
             traceback.print_exc()
         sys.stderr.write(f"{name} failed: {with_flags_placed(one_line(error), flags)}\n")

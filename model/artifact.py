@@ -287,9 +287,18 @@ class Artifact:
             raise ArtifactError(f"{directory / MANIFEST} names engine {manifest.engine!r}; this version has others")
         if manifest.engine == OPENVINO and PLAIN_GRAPH not in manifest.files:
             raise ArtifactError(f"{directory / MANIFEST} lists no {PLAIN_GRAPH}; export it again")
-        for name, entry in manifest.files.items():
-            _check_file(directory, name, entry)
-        return cls(directory, manifest)
+        artifact = cls(directory, manifest)
+        artifact.check()
+        return artifact
+
+    def check(self) -> None:
+        """Checks every file against the manifest, as it was read: whoever opens one later asks again.
+
+        Raises:
+            ArtifactError: a file is missing, outside the directory or different.
+        """
+        for name, entry in self.manifest.files.items():
+            _check_file(self.directory, name, entry)
 
     def path(self, name: str) -> Path:
         """Path of one of the artifact's files."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
-from model.artifact import ArtifactError, Manifest, identity, read_manifest
+from model.artifact import Artifact, ArtifactError, Manifest, identity, read_manifest
 from service.batching.executor import CoreShare, CoreShares
 from service.context import ByteBudget
 from service.errors import ModelNotFound, NotReady, Overloaded
@@ -225,10 +225,10 @@ class Models:
             model.answers.on_full = self._served[0].answers.on_full
             try:
                 self._check_name(model, await asyncio.to_thread(read_manifest, directory))
+                if failure := await self._make_room(model):
+                    return failure
             except (ArtifactError, OSError, ValueError) as error:
                 return str(error)
-            if failure := await self._make_room(model):
-                return failure
             await self.load(model)
             return model.failure
 
@@ -239,9 +239,11 @@ class Models:
         if wanted.num_bytes + default.num_bytes > most:
             return f"its files have {wanted.num_bytes} bytes; --max-model-bytes leaves {most - default.num_bytes}"
         others = sorted((model for model in self if model is not default), key=lambda model: model.last_used)
+        if wanted.num_bytes + sum(model.num_bytes for model in self) > most:
+            await asyncio.to_thread(Artifact.open, wanted.directory)  # none goes for one that cannot come
         while wanted.num_bytes + sum(model.num_bytes for model in self) > most:
             model = others.pop(0)
-            logger.info("unloading a model that was not used for longest", extra={"model": model.name})
+            logger.info("unloading a model that was not used for longest", extra={"fields": {"model": model.name}})
             await self._take_out(model, self._settings.shutdown_timeout)
         return ""
 

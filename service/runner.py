@@ -266,8 +266,13 @@ def make_decompositions(
     """The queue of texts to explain through the network; None if the artifact has no graph for it."""
     if EXPLAIN_GRAPH not in artifact.manifest.files:
         return None
+
+    def load() -> OnnxDecomposer:
+        artifact.check()  # it is loaded when it is first asked for: the folder may hold another model by then
+        return OnnxDecomposer(artifact, provider=runtime.provider)
+
     return DecompositionQueue(
-        lambda: OnnxDecomposer(artifact, provider=runtime.provider),
+        load,
         threads=runtime.workers,
         max_delay=settings.max_queue_delay,
         on_run=None if on_batch is None else lambda seconds: on_batch(BatchRecord(0, 0, 0, seconds)),

@@ -179,8 +179,11 @@ class Server(HttpServer):
         logger.info("ended")
 
     def handle_signals(self) -> None:
-        """Has SIGTERM and SIGINT drain the process, and a second one end it."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        """Has SIGTERM, SIGINT and SIGHUP drain the process, and a second one end it; nohup's SIGHUP stays ignored."""
+        ends = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            ends.append(signal.SIGHUP)
+        for number in ends:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
 
     def on_ready(self) -> None:

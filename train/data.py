@@ -225,6 +225,6 @@ def _row(fields: tuple[str, ...], place: str, columns: Sequence[str], optional: 
     if not len(columns) <= len(fields) <= len(columns) + len(optional):
         more = f" and at most {len(optional)} more" if optional else ""
         raise DataError(f"{place}: {len(fields)} columns; expected {', '.join(columns)}{more}, without a header")
-    if empty := [name for name, text in zip(columns, fields, strict=False) if not text.strip()]:
+    if empty := [name for name, text in zip((*columns, *optional), fields, strict=False) if not text.strip()]:
         raise DataError(f"{place}: {empty[0]} is empty")
     return Row(fields, place)

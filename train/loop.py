@@ -292,7 +292,7 @@ def _evaluate(recipe: Recipe, settings: RunSettings, progress: Progress, bar: An
     shown = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
     if recipe.processes.is_first:
         bar.write(f"step {progress.step}: {shown}")
-    is_better = progress.best is None or figures[recipe.score] > progress.best
+    is_better = progress.best is None or figures[recipe.score] >= progress.best  # of equal ones the longer trained
     if is_better and recipe.may_be_kept(progress.step / steps):
         network = recipe.network()
         parameters = sum(parameter.numel() for parameter in network.parameters())

@@ -10,8 +10,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -26,6 +29,7 @@ from model.config_parts import ClassificationSettings, ScoreActivation
 
 LONGEST = 8192  # tokens of a row; both codes cut there
 HEAD, EMBEDDINGS = "lm_head.weight", "embeddings.token.weight"
+QUERY, DOCUMENT = "\ue000", "\ue001"  # in the place of the texts in a chat template; no template writes them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +49,6 @@ class Question:
         after_query: behind a query, tokenised with it.
         instruction: if the caller gives none.
         needed: tokens of their own, besides the answers.
-        asked: parts of the words, as a chat template has them.
         adds_words: whether the longest row is that of the two texts, the words around them not counted.
     """
 
@@ -61,7 +64,6 @@ class Question:
     after_query: str = ""
     instruction: str = ""
     needed: tuple[str, ...] = ("<|im_start|>", "<|im_end|>")
-    asked: tuple[str, ...]
     adds_words: bool = False
 
 
@@ -78,10 +80,6 @@ QWEN3_RERANKER = Question(
     document=" ",
     instruction="Given a web search query, retrieve relevant passages that answer the query",
     needed=("<|im_start|>", "<|im_end|>", "<think>", "</think>"),
-    asked=(
-        "Judge whether the Document meets the requirements based on the Query and the Instruct provided.",
-        *("<Instruct>: ", "<Query>: ", "<Document>: ", "<think>"),
-    ),
 )
 MXBAI_TASK = (
     "You are a search relevance expert who evaluates how well documents match search queries. For each query-document "
@@ -99,7 +97,6 @@ MXBAI_RERANK = Question(
     query="query: ",
     instructed="instruction: {}\nquery: ",
     document="document: ",
-    asked=(MXBAI_TASK.partition(",")[0], "query: ", "document: "),
     adds_words=True,
 )
 QUESTIONS: Mapping[str, Question] = {"qwen3": QWEN3_RERANKER, "qwen2": MXBAI_RERANK}  # by model_type
@@ -159,17 +156,19 @@ def _head_rows(source: TaskSource) -> Tensor:
     return source.tensors[HEAD]
 
 
-def require_same_question(
+def question_of_folder(
     question: Question, pipeline: Pipeline, tokenizer: Tokenizer, instruction: str | None
-) -> None:
-    """Refuses what sentence-transformers' files say of the tokens and the words, unless it is what is asked here.
+) -> Question:
+    """The question, in the words that sentence-transformers' files ask in, if the folder has a LogitScore module.
+
+    The chat template may say another usual instruction, and go on otherwise behind the document.
 
     Raises:
-        UnsupportedModel: a LogitScore module that scores other tokens or asks in other words.
+        UnsupportedModel: the module scores other tokens, or other words stand before or between the texts.
     """
     folder = pipeline.modules.get("LogitScore")
     if folder is None:
-        return
+        return question
     said = read_json(folder / "config.json")
     found = tuple(said.get(name) for name in ("true_token_id", "false_token_id"))
     expected = tokenizer.token_to_id(question.yes), tokenizer.token_to_id(question.no)
@@ -180,19 +179,66 @@ def require_same_question(
             f"as {question.model} does, is reproduced"
         )
     prompts, default = pipeline.around.get("prompts") or {}, pipeline.default_prompt_name
-    if instruction is None and default is not None and prompts.get(default) != question.instruction:
+    network = pipeline.transformer
+    before, between, behind = _rendered(network, instruction or prompts.get(default))
+    start, end = (question.before + question.instructed).split("{}")
+    asks = before.removeprefix(question.before)
+    usual = before[len(start) : -len(end)] if before.startswith(start) and before.endswith(end) else ""
+    if (
+        asks not in (question.query, question.instructed.format(usual))
+        or between != question.after_query + question.between + question.document
+        or not (behind == "".join(question.behind) or behind.startswith(question.needed))  # tokens that part words
+    ):
         raise UnsupportedModel(
-            f"{folder.parent} has the default prompt {prompts.get(default)!r:.80}: name it as --instruction"
+            f"the chat template of {network} asks in other words than {question.model}'s, which are reproduced: "
+            f"{f'{before}QUERY{between}DOCUMENT{behind}'!r:.400}"
         )
-    place = pipeline.transformer
-    template = read_json(place / "tokenizer_config.json", optional=True).get("chat_template")
-    if (place / "chat_template.jinja").is_file():
-        template = (place / "chat_template.jinja").read_text(encoding="utf-8")
-    if missing := [part for part in question.asked if part not in str(template)]:
-        raise UnsupportedModel(
-            f"the chat template of {place} does not say {missing[0]!r}: only {question.model}'s words around a pair "
-            "are reproduced"
-        )
+    if instruction is not None and instruction != usual:
+        raise UnsupportedModel(f"the chat template of {network} has no place for this instruction")
+    if behind != "".join(question.behind):
+        question = replace(question, behind=(behind,))
+    return replace(question, instruction=usual, query=asks if not usual else question.query)
+
+
+def _rendered(network: Path, instruction: str | None) -> tuple[str, str, str]:
+    """What a folder's chat template writes before a query, between it and a document, and behind that.
+
+    Raises:
+        UnsupportedModel: there is no such template, it fails, or it leaves a text out or changes it.
+    """
+    settings = read_json(network / "tokenizer_config.json", optional=True)
+    template = settings.get("chat_template")
+    if (network / "chat_template.jinja").is_file():
+        template = (network / "chat_template.jinja").read_text(encoding="utf-8")
+    if isinstance(template, list):
+        template = next((named.get("template") for named in template if named.get("name") == "default"), None)
+    if not isinstance(template, str):
+        raise UnsupportedModel(f"{network} has no chat template, and a LogitScore module asks in its words")
+    texts = {"system": instruction, "query": QUERY, "document": DOCUMENT}
+    tokens = {name: _written(value) for name, value in settings.items() if name.endswith("_token")}
+    environment = ImmutableSandboxedEnvironment(  # as `transformers` has it
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    for is_flat in (True, False):
+        messages = [
+            {"role": role, "content": text if is_flat else [{"type": "text", "text": text}]}
+            for role, text in texts.items()
+            if text is not None
+        ]
+        try:
+            made = environment.from_string(template).render(messages=messages, add_generation_prompt=False, **tokens)
+        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise UnsupportedModel(f"the chat template of {network} fails: {error}") from error
+        before, query, rest = made.partition(QUERY)
+        between, document, behind = rest.partition(DOCUMENT)
+        if query and document and not {QUERY, DOCUMENT} & {*before, *between, *behind}:
+            return before, between, behind
+    raise UnsupportedModel(f"the chat template of {network} does not hold query and document once each, in this order")
+
+
+def _written(token: Any) -> str:
+    """A special token as tokenizer_config.json has it: a text, or described."""
+    return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")
 
 
 def word_pairs(question: Question, tokenizer: Tokenizer, instruction: str | None) -> tuple[Tokenizer, PairWording, int]:

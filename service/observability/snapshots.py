@@ -76,7 +76,7 @@ def write_page(accept: str, registry: CollectorRegistry, whole: Snapshot | None 
 
 
 class MetricsPages:
-    """The page for each scrape: written a few times a second at most, else the last one.
+    """The page for each scrape: written a few times a second at most, else the last one, at most a second old.
 
     A page costs milliseconds, and with several processes each of them, while anybody may ask for it.
     """
@@ -84,18 +84,20 @@ class MetricsPages:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._written: deque[float] = deque(maxlen=PAGES_A_SECOND)
-        self._kept: dict[str, bytes] = {}
+        self._kept: dict[str, tuple[float, bytes]] = {}  # by content type, with its time
 
     async def read(self, accept: str, snapshot: Callable[[], Awaitable[Snapshot | None]]) -> tuple[bytes, str]:
         """The page and its content type; `snapshot` returns the metrics of all processes, None for one alone."""
         accept = accept[:_ACCEPT_CHARACTERS]
         content_type, now = choose_encoder(accept)[1], time.monotonic()
         is_often = len(self._written) == PAGES_A_SECOND and now < self._written[0] + 1
-        if not is_often or content_type not in self._kept:
+        kept, page = self._kept.get(content_type, (-math.inf, b""))
+        if not is_often or now >= kept + 1:  # whoever asks often for one type keeps no old page of another
             self._written.append(now)
             whole = await snapshot()
-            self._kept[content_type], _ = await asyncio.to_thread(write_page, accept, self._registry, whole)
-        return self._kept[content_type], content_type
+            page, _ = await asyncio.to_thread(write_page, accept, self._registry, whole)
+            self._kept[content_type] = now, page
+        return page, content_type
 
 
 class _SnapshotCollector:

@@ -2,11 +2,12 @@
 
 Told through the environment, because every flag is the service's own: FAKE_LOAD_SECONDS, FAKE_LOAD_UNTIL (a file is
 there), FAKE_LOAD_WHILE (a file is there; else loading fails), FAKE_RUN_SECONDS, FAKE_QUEUE_DELAY, FAKE_LOAD_ERROR,
-FAKE_DESCRIPTORS (as `ulimit -n`), FAKE_CONTROL_GROUP (a directory to join).
+FAKE_DESCRIPTORS (as `ulimit -n`), FAKE_NOHUP (as by `nohup`), FAKE_CONTROL_GROUP (a directory to join).
 """
 
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ def load(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Runner:
 if __name__ == "__main__":
     if descriptors := int(os.environ.get("FAKE_DESCRIPTORS", "0")):
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if os.environ.get("FAKE_NOHUP") else signal.SIG_DFL)
     if group := os.environ.get("FAKE_CONTROL_GROUP"):
         Path(group, "cgroup.procs").write_text(str(os.getpid()))
     sys.exit(main(load=load))

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from model.artifact import ArtifactError
+from model.artifact import TOKENIZER, ArtifactError
 from service.app import ROUTES, create_app
 from service.errors import Overloaded
 from service.models import ServedModel
@@ -281,7 +281,10 @@ def test_what_cannot_be_loaded_is_said_and_changes_nothing(operated: Both, leave
     if not leaves_room:  # and none is made for what does not load
         most = 2 * models.find("one").num_bytes
         models._settings = operated.settings.model_copy(update={"max_model_bytes": most, "default": "one"})
+    shutil.copytree(store / "third", store / "changed")
+    (store / "changed" / TOKENIZER).write_bytes((store / "third" / TOKENIZER).read_bytes()[:-1] + b" ")
     for body, status, message in (
+        ({"artifact": "changed", "name": "changed"}, 422, "changed"),
         ({"artifact": "fourth"}, 404, "the store has no such directory"),
         ({"artifact": "../third"}, 422, "artifact"),
         ({"artifact": "."}, 422, "artifact"),

@@ -122,6 +122,17 @@ def test_a_unix_socket_in_place_of_a_port_and_ctrl_c_in_place_of_sigterm(fake_ar
         assert not path.exists()
 
 
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_sighup_drains_unless_nohup_has_it_ignored(fake_artifact: Path, is_ignored: bool) -> None:
+    with fake_server(fake_artifact, FAKE_NOHUP="1" * is_ignored).wait_until_ready() as server:
+        server.signal(signal.SIGHUP)
+        if is_ignored:
+            assert server.request("GET", "/readyz")[0] == 200
+            server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        assert "draining" in server.log
+
+
 CANARY = "xylophonist-4711"
 
 

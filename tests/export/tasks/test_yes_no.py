@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer as FastTokenizer
+from transformers import AutoTokenizer
 
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.errors import UnsupportedModel
@@ -105,17 +106,6 @@ def test_rows_and_scores_are_those_of_the_publisher(
     assert max(scores) - min(scores) > 1000 * TOLERANCE  # they tell pairs apart
 
 
-def test_a_default_prompt_is_named_as_the_instruction(folder: Path) -> None:
-    add_logit_score(folder, ("yes", "no"), TEMPLATE)
-    around = {"prompts": {"code": CODE}, "default_prompt_name": "code"}
-    write_json(folder / "config_sentence_transformers.json", around)
-    with pytest.raises(UnsupportedModel, match="has the default prompt .* name it as --instruction"):
-        read_checkpoint(Folder(folder, "drawn"))
-    wording = read_checkpoint(Folder(folder, "drawn"), instruction=CODE).pair_wording
-    assert wording is not None
-    assert CODE in wording.before[0]
-
-
 def test_the_tokenizer_library_makes_the_same_rows_of_worded_texts(judge: Checkpoint) -> None:
     assert judge.pair_wording is not None
     assert judge.pairs
@@ -156,20 +146,68 @@ def test_token_ids_are_refused_where_words_stand_around_texts(judge: Checkpoint)
         tokenizer.close()
 
 
-TEMPLATE = (
-    "Judge whether the Document meets the requirements based on the Query and the Instruct provided. <Instruct>: "
-    "{{ i }} <Query>: {{ q }} <Document>: {{ d }} <think>"
+TEMPLATE = """<|im_start|>system
+Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the answer \
+can only be "yes" or "no".<|im_end|>
+<|im_start|>user
+<Instruct>: {{ messages | selectattr("role", "eq", "system") | map(attribute="content") | first | default("USUAL") }}
+<Query>: {{ messages | selectattr("role", "eq", "query") | map(attribute="content") | first }}
+<Document>: {{ messages | selectattr("role", "eq", "document") | map(attribute="content") | first }}<|im_end|>
+<|im_start|>assistant
+<think>
+
+</think>
+
+""".replace("USUAL", WEB)
+PARTS = (
+    "| map(attribute='content') | map('first') | map(attribute='text')"  # of the form that several kinds of input have
 )
+
+
+@pytest.mark.parametrize(
+    ("change", "prompt", "instruction"),
+    [
+        (("", ""), None, None),
+        (("</think>\n\n", "</think>\n\n\n"), None, CODE),
+        (("</think>", "</think>\nAnswer:"), CODE, None),
+        ((WEB, "Find tax law"), None, None),
+        ((WEB, ""), None, None),
+        (('| map(attribute="content")', PARTS), CODE, None),
+    ],
+    ids=["as it is", "a newline more", "other words behind", "another usual task", "no usual task", "content in parts"],
+)
+def test_a_logit_score_module_asks_in_the_words_of_the_chat_template(
+    folder: Path, change: tuple[str, str], prompt: str | None, instruction: str | None
+) -> None:
+    add_logit_score(folder, ("yes", "no"), TEMPLATE.replace(*change) if change[0] else TEMPLATE)
+    if prompt is not None:
+        around = {"prompts": {"code": prompt}, "default_prompt_name": "code"}
+        write_json(folder / "config_sentence_transformers.json", around)
+    found = rows(read_checkpoint(Folder(folder, "drawn"), instruction=instruction), PAIRS[:-1])
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for pair, row in zip(PAIRS[:-1], found, strict=True):
+        texts = [("system", instruction or prompt), *zip(("query", "document"), pair, strict=True)]
+        messages = [
+            {"role": role, "content": [{"type": "text", "text": text}] if PARTS in change else text}
+            for role, text in texts
+            if text is not None
+        ]
+        expected = tokenizer.apply_chat_template(messages, return_dict=True)["input_ids"]
+        assert row.input_ids.tolist() == expected
 
 
 @pytest.mark.parametrize(
     ("true", "false", "template", "message"),
     [
-        ("yes", "no", TEMPLATE, ""),
         ("cat", "no", TEMPLATE, "scores by the tokens .* and 'no': only 'yes' less 'no'"),
         ("yes", None, TEMPLATE, "scores by the tokens 'yes' and None"),
-        ("yes", "no", "{{ q }} {{ d }}", "chat template .* does not say 'Judge whether"),
-        ("yes", "no", None, "chat template .* does not say 'Judge whether"),
+        ("yes", "no", TEMPLATE.replace("<Document>: ", "<Document>: TEXT "), "other words than Qwen3-Reranker's"),
+        ("yes", "no", TEMPLATE.replace("Judge", "Say"), "other words than Qwen3-Reranker's.*Say whether"),
+        ("yes", "no", TEMPLATE.replace('"eq", "document"', '"eq", "query"'), "does not hold query and document once"),
+        ("yes", "no", "{{ messages[7].content }}", "chat template .* fails: "),
+        ("yes", "no", "{% for", "chat template .* fails: "),
+        ("yes", "no", "{{ ().__class__.__base__.__subclasses__() }}", "chat template .* fails: .*unsafe"),
+        ("yes", "no", None, "has no chat template"),
     ],
 )
 def test_what_a_logit_score_module_says_is_never_skipped(
@@ -177,11 +215,16 @@ def test_what_a_logit_score_module_says_is_never_skipped(
 ) -> None:
     add_logit_score(folder, (true, false), template)
     for task in (None, "classification"):
-        if message:
-            with pytest.raises(UnsupportedModel, match=message):
-                read_checkpoint(Folder(folder, "drawn"), task=task)
-        else:
-            assert read_checkpoint(Folder(folder, "drawn"), task=task).pairs
+        with pytest.raises(UnsupportedModel, match=message):
+            read_checkpoint(Folder(folder, "drawn"), task=task)
+
+
+def test_an_instruction_that_a_chat_template_has_no_place_for_is_refused(folder: Path) -> None:
+    start, rest = TEMPLATE.split("{{", 1)
+    add_logit_score(folder, ("yes", "no"), start + WEB + rest.partition("}}")[2])
+    assert read_checkpoint(Folder(folder, "drawn")).pairs
+    with pytest.raises(UnsupportedModel, match="has no place for this instruction"):
+        read_checkpoint(Folder(folder, "drawn"), instruction=CODE)
 
 
 def add_logit_score(folder: Path, words: tuple[str, str | None], template: str | None) -> None:

@@ -10,10 +10,10 @@ import torch
 
 from export.checkpoint import read_checkpoint
 from export.sources import Folder
-from model.artifact import EXPLAIN_GRAPH, Artifact, ArtifactError, write_manifest
+from model.artifact import EXPLAIN_GRAPH, GRAPH, Artifact, ArtifactError, write_manifest
 from model.decomposition.decompose import decompose
 from polyhead import Engine
-from service.errors import Invalid, NotFound, WrongTask
+from service.errors import InferenceFailed, Invalid, NotFound, WrongTask
 from service.inference.backend import Cancellation, WholeText
 from service.inference.onnx_backend import OnnxDecomposer
 from tests.task_artifacts import TaskArtifact
@@ -95,3 +95,21 @@ def test_a_graph_that_uses_a_file_of_nobodys_is_refused(embedder: TaskArtifact, 
     moved.path(EXPLAIN_GRAPH).write_bytes(content.replace(b"model.onnx", b"other.onnx"))
     with pytest.raises(ArtifactError, match=r"(?s)does not load in onnxruntime .*other\.onnx"):
         OnnxDecomposer(moved)
+
+
+def test_a_folder_that_has_come_to_hold_another_model_is_not_explained(embedder: TaskArtifact, tmp_path: Path) -> None:
+    served, other = tmp_path / "served", tmp_path / "other"
+    for folder in (served, other):
+        shutil.copytree(embedder.artifact, folder)
+    graph = bytearray((other / GRAPH).read_bytes())
+    graph[len(graph) // 2] ^= 1
+    (other / GRAPH).write_bytes(graph)
+    with Engine.load(served) as engine:
+        served.rename(tmp_path / "before")
+        other.rename(served)
+        with pytest.raises(InferenceFailed) as caught:
+            engine.explain(A, B, through="network")
+        assert f"{GRAPH} has SHA-256" in str(caught.value.__cause__)
+        served.rename(other)
+        (tmp_path / "before").rename(served)
+        assert engine.explain(A, B, through="network").similarity == pytest.approx(engine.explain(A, B).similarity)

@@ -3,6 +3,7 @@
 import itertools
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,9 +180,12 @@ def test_exemplar_is_the_trace_id_else_the_request_id(
     assert " # {" not in served.client.get("/metrics").text
 
 
-async def test_pages_are_written_a_few_times_a_second_at_most() -> None:
-    registry, asked = CollectorRegistry(), itertools.count(1)
+async def test_pages_are_written_a_few_times_a_second_at_most_and_are_a_second_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registry, asked, now = CollectorRegistry(), itertools.count(1), [0.0]
     Gauge("looked_at", "How often.", registry=registry).set_function(lambda: next(asked))
+    monkeypatch.setattr("service.observability.snapshots.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     async def alone() -> None:
         return None
@@ -189,5 +193,14 @@ async def test_pages_are_written_a_few_times_a_second_at_most() -> None:
     pages = MetricsPages(registry)
     read = [await pages.read("", alone) for _ in range(20)]
     assert f"looked_at {PAGES_A_SECOND}.0" in read[-1][0].decode()
-    content_type = (await pages.read("application/openmetrics-text", alone))[1]
+    page, content_type = await pages.read("application/openmetrics-text", alone)
     assert content_type.startswith("application/openmetrics-text"), "a form that was not written yet"
+    written, oldest = 0.0, 0.0
+    for now[0] in (step / 100 for step in range(500)):  # somebody asks for the other form all the time
+        for _ in range(PAGES_A_SECOND):
+            await pages.read("", alone)
+        found, _ = await pages.read("application/openmetrics-text", alone)
+        written, page = (written if found == page else now[0]), found
+        oldest = max(oldest, now[0] - written)
+    assert oldest <= 1
+    assert next(asked) < 5 * 2 * PAGES_A_SECOND
