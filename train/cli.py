@@ -77,8 +77,17 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
 def _left_behind(options: argparse.Namespace) -> str:
     if options.command == "texts" or not options.output.exists():
         return "nothing was written"
-    again = " with --resume" if options.command in COMMANDS else ""
-    return f"saved results are in {options.output}; to go on, give the same command{again}"
+    from train.folder import WEIGHTS, has_checkpoint  # noqa: PLC0415 - torch takes seconds to import
+
+    if options.command in EXPERIMENTS or has_checkpoint(options.output):
+        again = "" if options.command in EXPERIMENTS else " with --resume"
+        return f"saved results are in {options.output}; to go on, give the same command{again}"
+    if not (options.output / WEIGHTS).is_file():
+        return f"{options.output} holds no checkpoint yet: remove it, and give the same command"
+    export = f"`polyhead export {options.output} --output {options.artifact}`"
+    return f"{options.output} holds the trained network" + (
+        f"; {export} makes the artifact" if options.artifact else ""
+    )
 
 
 def _run(run: Run, options: argparse.Namespace) -> None:
@@ -89,8 +98,11 @@ def _run(run: Run, options: argparse.Namespace) -> None:
     from export.checkpoint import read_checkpoint  # noqa: PLC0415 - torch takes seconds to import
     from export.exporter import export_artifact, require_free  # noqa: PLC0415
     from export.sources import find_folder  # noqa: PLC0415
+    from train.errors import RunError  # noqa: PLC0415
 
     require_free(options.artifact, force=False)
+    if options.artifact.resolve() == options.output.resolve():
+        raise RunError(f"--artifact {options.artifact} is --output: the network and its artifact need a folder each")
     run(options)
     if os.environ.get("RANK", "0") != "0":  # of the processes of `torchrun` the first one writes
         return

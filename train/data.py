@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,8 +16,10 @@ from train.errors import DataError
 LONGEST_LINE = 1 << 20  # bytes; encoders read a few thousand characters, and a file may be one line of gigabytes
 CONLLU_COLUMNS = 10
 FEWEST = 8  # examples, below which nothing is learned
-
-
+COLUMN_NAME = re.compile(  # of published tables; a line of nothing else is no example
+    r"id|idx|text|text_pair|sentence[12]?|premise|hypothesis|query|question|answer|passage|document"
+    r"|anchor|positive|negative(_\d)?|labels?|target|score"
+)
 MOST_HELD_OUT = 1000
 HELD_OUT_SHARE = 0.05
 SEED = 0  # of the rows that are held out; the same in every run
@@ -180,6 +183,8 @@ def _json_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequen
             has = ", ".join(map(str, found)) if isinstance(found, dict) else type(found).__name__
             raise DataError(f"{place}: has {has or 'nothing'}; expected an object with {', '.join(columns)}")
         named = [*columns, *(name for name in optional if name in found)]
+        if wrong := [name for name in found if name not in named and name.startswith("negative") and optional]:
+            raise DataError(f"{place}: has {wrong[0]}; expected {', '.join(optional)}")
         for name in named:
             if isinstance(found[name], bool) or not isinstance(found[name], str | int | float):
                 raise DataError(f"{place}: {name} is {json.dumps(found[name])[:40]}, expected a text or a number")
@@ -189,14 +194,18 @@ def _json_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequen
 def _tab_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
     for number, line in _lines(path, digest):
         if line.strip():
-            yield _row(tuple(line.split("\t")), f"{path}, line {number}", columns, optional)
+            fields = line.split("\t")
+            _require_no_header(fields, f"{path}, line {number}")
+            yield _row(tuple(fields), f"{path}, line {number}", columns, optional)
 
 
 def _comma_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+    csv.field_size_limit(LONGEST_LINE)
     reader = csv.reader((f"{line}\n" for _, line in _lines(path, digest)), strict=True)
     try:
         for fields in reader:
             if fields:
+                _require_no_header(fields, f"{path}, line {reader.line_num}")
                 yield _row(tuple(fields), f"{path}, line {reader.line_num}", columns, optional)
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
@@ -219,6 +228,13 @@ def _treebank_rows(path: Path, digest: Any, columns: Sequence[str], optional: Se
             start = start if words else number
             if parts[0].isdigit():  # else a span of words, or a word that is not in the text
                 words.append(("".join(parts[1].split()), parts[3]))
+
+
+def _require_no_header(fields: Sequence[str], place: str) -> None:
+    """Refuses a line that names the columns, which would be learned from."""
+    names = [field.strip().lower() for field in fields]
+    if place.endswith(", line 1") and all(map(COLUMN_NAME.fullmatch, names)) and len(set(names)) == len(names) > 1:
+        raise DataError(f"{place}: names the columns ({', '.join(fields)}): take the line out")
 
 
 def _row(fields: tuple[str, ...], place: str, columns: Sequence[str], optional: Sequence[str]) -> Row:

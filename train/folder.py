@@ -120,16 +120,23 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise RunError(f"{path} cannot be read: {error}") from error
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a run that began in a folder can go on: it has a checkpoint, and is not done."""
+    return (folder / CHECKPOINT).is_file()
+
+
 def require_folder(folder: Path, *, is_resumed: bool) -> None:
     """Refuses to begin in a folder that holds anything, and to go on without a checkpoint.
 
     Raises:
         RunError: says what to do instead.
     """
-    has_checkpoint = (folder / CHECKPOINT).is_file()
-    if is_resumed and not has_checkpoint:
-        raise RunError(f"{folder / CHECKPOINT} is not there: nothing to go on from; begin without --resume")
-    if has_checkpoint and not is_resumed:
+    if is_resumed and not has_checkpoint(folder):
+        raise RunError(
+            f"{folder / CHECKPOINT} is not there: nothing to go on from; begin without --resume"
+            + (f", after removing {folder} or with another --output" if folder.exists() else "")
+        )
+    if has_checkpoint(folder) and not is_resumed:
         raise RunError(f"{folder} holds a checkpoint: go on with --resume, or name another --output")
     if not is_resumed and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder} exists and is not empty: name another --output")

@@ -171,4 +171,4 @@ def _read_heads(path: Path, config: EncoderConfig) -> Places:
             )
     if not places:
         raise RunError(f"{path} removes no head")
-    return places
+    return [list(place) for place in dict.fromkeys(map(tuple, places))]

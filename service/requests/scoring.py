@@ -270,7 +270,7 @@ class Scoring:
             prompt="",
             truncate=self.truncate,
             head_mask=self.head_mask,
-            normalize=manifest.defaults.similarity != DOT if has_vectors else None,
+            normalize=(manifest.defaults.unit_length or manifest.defaults.similarity != DOT) if has_vectors else None,
             outputs=None if self.weights is None else list(self.weights),
         )
 

@@ -125,7 +125,8 @@ def _to_encode(body: SimilarityRequest, runner: Runner) -> EncodeRequest:
     for group, name, param in zip(([source], targets), names, params, strict=True):
         prompt = choose_prompt(defaults, name=name, text=None, name_param=param)
         texts += group if prompt is None else prompt.before(group)
-    return EncodeRequest(inputs=texts, truncate=truncate, prompt="", normalize=defaults.similarity != DOT)
+    normalize = defaults.unit_length or defaults.similarity != DOT
+    return EncodeRequest(inputs=texts, truncate=truncate, prompt="", normalize=normalize)
 
 
 def _full_answer(encoded: EncodeResult, similarities: Float32Array) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from model.artifact import Artifact
 from polyhead.cli import main
 from tests.train.conftest import read_back
 from train.cli import COMMANDS, parser
-from train.folder import RECORD
+from train.folder import CHECKPOINT, RECORD
 
 SHORT = ["--epochs", "0.2", "--batch-size", "8", "--evaluations", "1"]
 
@@ -103,16 +103,35 @@ def test_what_cannot_be_is_said_in_a_line(
 
 
 @pytest.mark.parametrize(
-    ("is_saved", "message"), [(False, "nothing was written"), (True, "to go on, give the same command with --resume")]
+    ("saved", "message"),
+    [
+        (None, "nothing was written"),
+        ([], "run holds no checkpoint yet: remove it, and give the same command"),
+        (["model.safetensors", CHECKPOINT], "to go on, give the same command with --resume"),
+        (
+            ["model.safetensors"],
+            "run holds the trained network; `polyhead export run --output made` makes the artifact",
+        ),
+    ],
 )
 def test_an_interruption_says_what_there_is_to_go_on_from(
-    is_saved: bool, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    saved: list[str] | None,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def heal(options: argparse.Namespace) -> None:
-        if is_saved:
+        if saved is not None:
             options.output.mkdir()
+            for name in saved:
+                (options.output / name).touch()
         raise KeyboardInterrupt
 
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(COMMANDS, "heal", (COMMANDS["heal"][0], heal))
-    assert main(["train", "heal", "--remove", "0.4", "--texts", "x", "--output", str(tmp_path / "run")]) == 130
+    given = ["train", "heal", "--remove", "0.4", "--texts", "x", "--output", "run", "--artifact"]
+    assert main([*given, "made"]) == 130
     assert capsys.readouterr().err.endswith(f"{message}\n")
+    assert main([*given, "run"]) == 1
+    assert "run" in capsys.readouterr().err.splitlines()[-1]

@@ -79,6 +79,12 @@ FAULTS = {
     "three columns": ("a.tsv", "a\tb\n" * 2 + "a\tb\tc\n", "a.tsv, line 3: 3 columns; expected anchor, positive"),
     "an open quote": ("a.csv", GOOD + '"open,b\n', "a.csv, line 5: not CSV"),
     "an empty field": ("a.csv", GOOD + "a, \n", "a.csv, line 5: positive is empty"),
+    "a header": (
+        "a.csv",
+        "Text, label\n" + GOOD,
+        r"a.csv, line 1: names the columns \(Text,  label\): take the line out",
+    ),
+    "a header with tabs": ("a.tsv", "anchor\tpositive\n" + "a\tb\n" * 8, "a.tsv, line 1: names the columns"),
     "not JSON": ("a.jsonl", '{"anchor": "a", "positive": "b"}\n{', "a.jsonl, line 2: not JSON"),
     "other fields": ("a.jsonl", '{"query": "a", "positive": "b"}', "line 1: has query, positive; expected an object"),
     "no object": ("a.jsonl", "[1]", "line 1: has list; expected an object with anchor, positive"),
@@ -100,6 +106,22 @@ def test_a_fault_is_named_by_file_and_line(fault: str, tmp_path: Path) -> None:
         write(path, content)
     with pytest.raises(DataError, match=message):
         read_texts([path]) if name.endswith(".txt") else read_rows(path, ("anchor", "positive"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", GOOD + "a,b,\n", "line 5: negative_1 is empty"),
+        (
+            "a.jsonl",
+            '{"anchor": "a", "positive": "b", "negative": "c"}',
+            "has negative; expected negative_1, negative_2",
+        ),
+    ],
+)
+def test_no_negative_is_lost_or_learned_as_nothing(name: str, content: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        read_rows(write(tmp_path / name, content), ("anchor", "positive"), optional=("negative_1", "negative_2"))
 
 
 LENGTHS = [3 + 7 * place % 50 for place in range(1000)]

@@ -68,7 +68,9 @@ def test_rows_have_equal_parameters_or_equal_heads() -> None:
         variants(384, settings_of(heads=(1, 2)))
 
 
-def test_sweep_from_the_command_line(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
+def test_sweep_from_the_command_line(
+    tiny_folder: Path, text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = tmp_path / "sweep"
     given = ["train", "sweep", str(tiny_folder), "--texts", str(text_file), "--output", str(output)]
     short = ["--heads", "2", "8", "--layers", "1", "--steps", "2", "--batch-size", "8", "--seeds", "2"]
@@ -85,6 +87,9 @@ def test_sweep_from_the_command_line(tiny_folder: Path, text_file: Path, tmp_pat
     assert main([*given, *short]) == 0  # one run is repeated, and its seed leads to equal figures
     again = json.loads((output / "sweep.json").read_bytes())
     assert [row["values"] for row in again["rows"]] == [row["values"] for row in record["rows"]]
+    short[short.index("--steps") + 1] = "3"
+    assert main([*given, *short]) == 1
+    assert "is of an experiment with other settings or data" in capsys.readouterr().err
 
 
 def test_one_seed_has_no_interval(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +125,7 @@ def test_orders_from_the_command_line(
     ElementTree.fromstring((output / "orders.svg").read_text())  # noqa: S314 - written just above
     assert (output / "orders.md").read_text().count("\n| ") == 4
     pairs.write_text(rated.replace(",4", ",3"))
-    for other in ([], ["--similarity-weight", "2"]):
+    for other in ([], ["--similarity-weight", "2"], ["--steps", "3"]):
         assert main([*given, *short, *other, "--fitting-texts", "40", "--output", str(output)]) == 1
         assert "is of an experiment with other settings or data" in capsys.readouterr().err
         pairs.write_text(rated)

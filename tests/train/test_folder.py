@@ -107,6 +107,8 @@ def test_folders_that_hold_something_are_not_written_into(tmp_path: Path) -> Non
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(RunError, match="not empty: name another --output"):
         require_folder(tmp_path, is_resumed=False)
+    with pytest.raises(RunError, match="begin without --resume, after removing .* or with another --output"):
+        require_folder(tmp_path, is_resumed=True)
     (tmp_path / CHECKPOINT).write_text("")
     with pytest.raises(RunError, match="go on with --resume"):
         require_folder(tmp_path, is_resumed=False)

@@ -91,6 +91,17 @@ def test_a_resumed_run_ends_in_the_bits_of_an_uninterrupted_one(
         assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
 
 
+def test_of_equal_networks_the_one_that_learned_longest_is_kept(settings: HealSettings, run: RunSettings) -> None:
+    class Even(Heal):
+        def evaluate(self) -> dict[str, float]:
+            return dict.fromkeys(super().evaluate(), 1.0)
+
+    recipe = Even(settings, run)
+    loop.train(recipe, run)
+    trained = recipe.encoder.state_dict()
+    assert all(torch.equal(tensor, trained[name]) for name, tensor in weights(run.output).items())
+
+
 def test_the_best_network_is_kept_and_healing_helps(settings: HealSettings, run: RunSettings) -> None:
     run = replace(run, dropout=0.0, head_dropout=0.0, learning_rate=2e-3, epochs=4)
     recipe = Heal(settings, run)

@@ -121,7 +121,7 @@ class Orders:
             "distillation": asdict(self.settings.weights),
             "pairs": hashlib.sha256(self.settings.pairs.read_bytes()).hexdigest(),
             "fitting_texts": self.settings.fitting_texts,
-            "steps": self.settings.steps,  # as in a sweep: the epochs of the run do not say them
+            "steps": self.settings.steps,
             "gates": [self.settings.gate_steps, self.settings.gate_rate, self.settings.gate_learning_rate],
         }
 

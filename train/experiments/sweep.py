@@ -213,7 +213,7 @@ class Sweep:
             "fields": dict(variant.fields),
             "run": run.record(),
             "own_embeddings": self.settings.own_embeddings,
-            "steps": self.settings.steps,  # the run says shares of an epoch: of as many texts as the steps take, always 1
+            "steps": self.settings.steps,  # of as many texts as they take, the run says one epoch
         }
 
         def train(place: Path, is_begun: bool) -> dict[str, Any]:

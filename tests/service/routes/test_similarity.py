@@ -51,11 +51,31 @@ def test_source_and_targets_have_their_own_prompts(serve: Serve, tmp_path: Path)
     )
 
 
-def test_a_model_made_for_dot_products_is_compared_by_them(serve: Serve, tmp_path: Path) -> None:
-    defaults = Defaults(
-        pooling="mean", normalize=False, prompts={}, default_prompt_name=None, unit_length=False, similarity="dot"
+def dot(*, unit_length: bool) -> Defaults:
+    return Defaults(
+        pooling="mean",
+        normalize=unit_length,
+        prompts={},
+        default_prompt_name=None,
+        unit_length=unit_length,
+        similarity="dot",
     )
-    served = serve("--model", str(write_fake_artifact(tmp_path / "dot", defaults)))
+
+
+def test_vectors_of_length_1_are_compared_as_they_are_answered(serve: Serve, tmp_path: Path) -> None:
+    """By dot products, which are cosines then: the original's Normalize is a part of the model."""
+    served = serve("--model", str(write_fake_artifact(tmp_path / "dot", dot(unit_length=True))))
+    vectors = np.array(served.encode({"inputs": ["the cat sat", *TARGETS]}).json()["embeddings"])
+    answer = served.client.post("/similarity", json={"source": "the cat sat", "targets": TARGETS}).json()
+    np.testing.assert_allclose(answer["similarities"], vectors[1:] @ vectors[0], atol=1e-6)
+    ranked = served.client.post("/rerank", json={"query": "the cat sat", "texts": TARGETS}).json()
+    assert {entry["index"]: entry["score"] for entry in ranked} == pytest.approx(
+        dict(enumerate(vectors[1:] @ vectors[0])), abs=1e-6
+    )
+
+
+def test_a_model_made_for_dot_products_is_compared_by_them(serve: Serve, tmp_path: Path) -> None:
+    served = serve("--model", str(write_fake_artifact(tmp_path / "dot", dot(unit_length=False))))
     raw = np.array(served.encode({"inputs": ["the cat sat", *TARGETS]}).json()["embeddings"])
     unit = np.array(served.encode({"inputs": ["the cat sat", *TARGETS], "normalize": True}).json()["embeddings"])
     lengths = np.linalg.norm(raw, axis=1)
