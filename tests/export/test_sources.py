@@ -1,6 +1,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
@@ -25,8 +26,8 @@ def test_says_what_a_model_argument_may_be(model: str) -> None:
         find_folder(model)
 
 
-def hub_listing(files: list[str]) -> huggingface_hub.ModelInfo:
-    return huggingface_hub.ModelInfo(id="owner/name", siblings=[{"rfilename": name} for name in files])
+def hub_listing(files: list[str]) -> SimpleNamespace:
+    return SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in files])
 
 
 def test_fetches_only_text_and_safetensors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
