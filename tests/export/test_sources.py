@@ -3,7 +3,6 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import save_file
