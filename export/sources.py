@@ -24,6 +24,7 @@ DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9
 FETCHED = ["*.json", "*.safetensors", "*vocab.txt", "*merges.txt", "artifact.metadata"]  # a * covers slashes too
 NOT_FETCHED = ["onnx/*", "openvino/*"]
 PICKLED_NETWORKS = ("pytorch_model.bin", "pytorch_model-*.bin")  # read where a folder has no safetensors
+OTHER_WEIGHTS = (".onnx", ".gguf", ".h5", ".msgpack", ".xml", ".ot")  # of a model in another program's form
 COLBERT_LAYER = "colbert_linear.pt"
 SPARSE_LAYER = "sparse_linear.pt"
 PICKLED_LAYERS = (COLBERT_LAYER, SPARSE_LAYER)  # BGE-M3's, which no safetensors hold
@@ -135,7 +136,9 @@ def require_safetensors(files: list[str], model: str) -> None:
         return
     if pickles := pickled_weights(files):
         raise pickles_refused(model, pickles[0])
-    raise SourceError(f"{model} has no model.safetensors")
+    others = [name for name in files if name.endswith(OTHER_WEIGHTS)]
+    only = f", only {others[0]}: an export begins from safetensors, which the model's page may have" if others else ""
+    raise SourceError(f"{model} has no model.safetensors{only}")
 
 
 def pickles_refused(model: str, file: str) -> SourceError:

@@ -66,6 +66,7 @@ def test_fetches_only_text_and_safetensors(monkeypatch: pytest.MonkeyPatch, tmp_
         (["1_Dense/pytorch_model.bin", "pytorch_model-1-of-2.bin"], "(pytorch_model-1-of-2.bin)"),
         (["pytorch_model.bin"], "--revision refs/pr/N"),
         (["config.json"], "m has no model.safetensors"),
+        (["config.json", "onnx/model.onnx"], "no model.safetensors, only onnx/model.onnx: an export begins from"),
     ],
 )
 def test_refuses_files_without_safetensors(files: list[str], message: str) -> None:
