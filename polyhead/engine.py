@@ -136,7 +136,7 @@ class Engine:
         Raises:
             ArtifactError: there is no such artifact, or a file is not the one its manifest describes.
             SourceError: a model cannot be had, or its export failed.
-            Invalid: there cannot be so many workers.
+            Invalid: `workers` is out of range.
         """
         if workers not in range(MOST_WORKERS + 1):
             raise Invalid.at("workers", f"expected a number from 0 to {MOST_WORKERS}")

@@ -75,7 +75,7 @@ def run(settings: Settings, load: "Load | None" = None, program: str = PROGRAM) 
 
 
 def _require_standard_error() -> None:
-    """Opens one that nobody reads, where it was closed before the start."""
+    """Opens the null device as standard error if that was closed before the start."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process
 
