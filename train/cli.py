@@ -9,6 +9,7 @@ from inspect import cleandoc
 from export.command import run_command, wait_asleep
 from train import commands
 from train.options import add_run_options
+from train.settings import WEIGHTS, has_checkpoint
 
 PROGRAM = "polyhead train"
 DESCRIPTION = """\
@@ -77,8 +78,6 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
 def _left_behind(options: argparse.Namespace) -> str:
     if options.command == "texts" or not options.output.exists():
         return "nothing was written"
-    from train.folder import WEIGHTS, has_checkpoint  # noqa: PLC0415 - torch takes seconds to import
-
     if options.command in EXPERIMENTS or has_checkpoint(options.output):
         again = "" if options.command in EXPERIMENTS else " with --resume"
         return f"saved results are in {options.output}; to go on, give the same command{again}"

@@ -19,8 +19,9 @@ from export.checkpoint import Checkpoint
 from model.artifact import TOKENIZER, write_whole
 from model.encoder import Encoder
 from train.errors import RunError
+from train.settings import CHECKPOINT, WEIGHTS, has_checkpoint
 
-WEIGHTS, RECORD, CURVES, CHECKPOINT = "model.safetensors", "training.json", "training.svg", "checkpoint.safetensors"
+RECORD, CURVES = "training.json", "training.svg"
 MODULES = ("Transformer", "Pooling", "Normalize")
 NEXT = ".next"  # folder of a network that is whole and not yet in place
 STATE = "state"  # the name of the JSON in a checkpoint's metadata
@@ -118,11 +119,6 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return tensors, json.loads(file.metadata()[STATE])
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
-
-
-def has_checkpoint(folder: Path) -> bool:
-    """Whether a run that began in a folder can go on: it has a checkpoint, and is not done."""
-    return (folder / CHECKPOINT).is_file()
 
 
 def require_folder(folder: Path, *, is_resumed: bool) -> None:

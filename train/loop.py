@@ -32,7 +32,6 @@ from model.encoder import Encoder
 from train.batching import RELATED_POOL, epoch_batches, related_batches
 from train.errors import Diverged, RunError
 from train.folder import (
-    CHECKPOINT,
     complete_network,
     load_checkpoint,
     require_folder,
@@ -42,7 +41,7 @@ from train.folder import (
 )
 from train.optimizer import make_optimizer
 from train.parallel import ALONE, Processes, seed_of
-from train.settings import RunSettings, head_dropout_at, rate_at
+from train.settings import CHECKPOINT, RunSettings, head_dropout_at, rate_at
 
 CURVE_POINTS = 200  # of the losses
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -10,6 +10,12 @@ OptimizerName = Literal["adamw", "muon"]
 CostPrecision = Literal["fp32", "int8"]
 Kind = Literal["heads", "neurons", "layers"]  # of what a network may lose for a speed
 KINDS: tuple[Kind, ...] = get_args(Kind)
+WEIGHTS, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"  # files of the folder that a run writes
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a run that began in a folder can go on: it has a checkpoint, and is not done."""
+    return (folder / CHECKPOINT).is_file()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,8 @@ from model.artifact import Artifact
 from polyhead.cli import main
 from tests.train.conftest import read_back
 from train.cli import COMMANDS, parser
-from train.folder import CHECKPOINT, RECORD
+from train.folder import RECORD
+from train.settings import CHECKPOINT
 
 SHORT = ["--epochs", "0.2", "--batch-size", "8", "--evaluations", "1"]
 

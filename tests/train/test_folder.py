@@ -18,7 +18,8 @@ from model.encoder import Encoder
 from tests.networks import TINY, draw_weights
 from tests.train.conftest import read_back
 from train.errors import RunError
-from train.folder import CHECKPOINT, complete_network, load_checkpoint, require_folder, save_checkpoint, write_network
+from train.folder import complete_network, load_checkpoint, require_folder, save_checkpoint, write_network
+from train.settings import CHECKPOINT
 
 NETWORKS = {
     "embedding": TINY,

@@ -21,11 +21,11 @@ from train.contrast import Contrast, ContrastSettings
 from train.distil import Distil, DistilSettings
 from train.distillation import Weights
 from train.errors import Diverged, RunError
-from train.folder import CHECKPOINT, RECORD, write_network
+from train.folder import RECORD, write_network
 from train.heal import Heal, HealSettings
 from train.optimizer import parameter_groups
 from train.parallel import Processes
-from train.settings import OptimizerName, RunSettings, head_dropout_at, rate_at
+from train.settings import CHECKPOINT, OptimizerName, RunSettings, head_dropout_at, rate_at
 
 pytestmark = pytest.mark.usefixtures("receive")
 

@@ -15,7 +15,7 @@ from export.sources import read_json
 from model.analysis.arrays import Float64Array
 from model.artifact import write_whole
 from train.errors import RunError
-from train.folder import CHECKPOINT
+from train.settings import CHECKPOINT
 
 LEVEL = 0.05
 TRIALS, UNDER_WAY = "trials", "under-way"
