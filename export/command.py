@@ -76,6 +76,12 @@ def endings_interrupt() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
+def is_interruption(error: BaseException) -> bool:
+    """Whether Ctrl-C ended it; while a module in C is loaded, an ImportError is made of that."""
+    cause = (error.__cause__ or error.__context__) if isinstance(error, ImportError) else error
+    return isinstance(cause, KeyboardInterrupt)
+
+
 def run_command(
     command: Callable[[], None], *, name: str, left_behind: Callable[[], str], flags: Container[str], debug: bool
 ) -> int:
@@ -92,8 +98,8 @@ def run_command(
         with endings_interrupt():
             command()
     except Exception as error:  # a full disk, besides, or whatever libraries raise where memory is short
-        if isinstance(error, ImportError) and isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
-            sys.stderr.write(f"{name} interrupted: {left_behind()}\n")  # while a module in C was loaded
+        if is_interruption(error):
+            sys.stderr.write(f"{name} interrupted: {left_behind()}\n")
             return INTERRUPTED
         if debug:
             traceback.print_exc()

@@ -108,6 +108,11 @@ class Defaults:
     unit_length: bool = True
     similarity: str = COSINE
 
+    @property
+    def compares_unit_vectors(self) -> bool:
+        """Whether two embeddings are brought to length 1 before they are compared."""
+        return self.unit_length or self.similarity != DOT
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairWording:

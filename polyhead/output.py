@@ -55,7 +55,7 @@ def one_line_failures(program: str, export_flags: Container[str] = ()) -> Iterat
         program: the command's name.
         export_flags: the flags of `polyhead export` that the command takes too.
     """
-    from export.command import endings_interrupt, with_flags_placed  # noqa: PLC0415
+    from export.command import endings_interrupt, is_interruption, with_flags_placed  # noqa: PLC0415
     from export.errors import ExportError  # noqa: PLC0415 - the command line answers --help without them
     from model.artifact import ArtifactError  # noqa: PLC0415
     from polyhead.texts import InputError  # noqa: PLC0415
@@ -64,8 +64,8 @@ def one_line_failures(program: str, export_flags: Container[str] = ()) -> Iterat
     try:
         with endings_interrupt():
             yield
-    except (KeyboardInterrupt, ImportError) as error:  # the second is made of the first while a module in C is loaded
-        if isinstance(error, ImportError) and not isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+    except (KeyboardInterrupt, ImportError) as error:
+        if not is_interruption(error):
             raise
         say("interrupted")
         raise typer.Exit(INTERRUPTED) from None

@@ -239,9 +239,13 @@ class Models:
         if wanted.num_bytes + default.num_bytes > most:
             return f"its files have {wanted.num_bytes} bytes; --max-model-bytes leaves {most - default.num_bytes}"
         others = sorted((model for model in self if model is not default), key=lambda model: model.last_used)
-        if wanted.num_bytes + sum(model.num_bytes for model in self) > most:
+
+        def is_short() -> bool:
+            return wanted.num_bytes + sum(model.num_bytes for model in self) > most
+
+        if is_short():
             await asyncio.to_thread(Artifact.open, wanted.directory)  # none goes for one that cannot come
-        while wanted.num_bytes + sum(model.num_bytes for model in self) > most:
+        while is_short():
             model = others.pop(0)
             logger.info("unloading a model that was not used for longest", extra={"fields": {"model": model.name}})
             await self._take_out(model, self._settings.shutdown_timeout)

@@ -215,7 +215,11 @@ def _rendered(network: Path, instruction: str | None) -> tuple[str, str, str]:
     if not isinstance(template, str):
         raise UnsupportedModel(f"{network} has no chat template, and a LogitScore module asks in its words")
     texts = {"system": instruction, "query": QUERY, "document": DOCUMENT}
-    tokens = {name: _written(value) for name, value in settings.items() if name.endswith("_token")}
+    tokens = {
+        name: token["content"] if isinstance(token, dict) else token
+        for name, token in settings.items()
+        if name.endswith("_token") and token
+    }
     environment = ImmutableSandboxedEnvironment(  # as `transformers` has it
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
@@ -234,11 +238,6 @@ def _rendered(network: Path, instruction: str | None) -> tuple[str, str, str]:
         if query and document and not {QUERY, DOCUMENT} & {*before, *between, *behind}:
             return before, between, behind
     raise UnsupportedModel(f"the chat template of {network} does not hold query and document once each, in this order")
-
-
-def _written(token: Any) -> str:
-    """A special token as tokenizer_config.json has it: a text, or described."""
-    return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")
 
 
 def word_pairs(question: Question, tokenizer: Tokenizer, instruction: str | None) -> tuple[Tokenizer, PairWording, int]:

@@ -94,6 +94,8 @@ class MetricsPages:
         kept, page = self._kept.get(content_type, (-math.inf, b""))
         if not is_often or now >= kept + 1:  # whoever asks often for one type keeps no old page of another
             self._written.append(now)
+            if page:
+                self._kept[content_type] = now, page  # whoever asks until the new one is written is answered this one
             whole = await snapshot()
             page, _ = await asyncio.to_thread(write_page, accept, self._registry, whole)
             self._kept[content_type] = now, page

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from model.artifact import DOT, Manifest
+from model.artifact import Manifest
 from service.errors import Invalid, WrongTask
 from service.requests.plan import choose_prompt
 from service.requests.roles import TextRole, text_role
@@ -270,7 +270,7 @@ class Scoring:
             prompt="",
             truncate=self.truncate,
             head_mask=self.head_mask,
-            normalize=(manifest.defaults.unit_length or manifest.defaults.similarity != DOT) if has_vectors else None,
+            normalize=manifest.defaults.compares_unit_vectors if has_vectors else None,
             outputs=None if self.weights is None else list(self.weights),
         )
 

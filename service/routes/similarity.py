@@ -6,7 +6,6 @@ from pydantic import ConfigDict, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from model.artifact import DOT
 from service.answers.scores import compare
 from service.http.route import Route
 from service.inference.backend import Float32Array
@@ -125,8 +124,7 @@ def _to_encode(body: SimilarityRequest, runner: Runner) -> EncodeRequest:
     for group, name, param in zip(([source], targets), names, params, strict=True):
         prompt = choose_prompt(defaults, name=name, text=None, name_param=param)
         texts += group if prompt is None else prompt.before(group)
-    normalize = defaults.unit_length or defaults.similarity != DOT
-    return EncodeRequest(inputs=texts, truncate=truncate, prompt="", normalize=normalize)
+    return EncodeRequest(inputs=texts, truncate=truncate, prompt="", normalize=defaults.compares_unit_vectors)
 
 
 def _full_answer(encoded: EncodeResult, similarities: Float32Array) -> dict[str, Any]:

@@ -124,6 +124,11 @@ def test_no_negative_is_lost_or_learned_as_nothing(name: str, content: str, mess
         read_rows(write(tmp_path / name, content), ("anchor", "positive"), optional=("negative_1", "negative_2"))
 
 
+def test_a_long_cell_is_read(tmp_path: Path) -> None:
+    rows, _ = read_rows(write(tmp_path / "a.csv", GOOD * 2 + f"{'x' * 200_000},b\n"), ("anchor", "positive"))
+    assert len(rows[-1].fields[0]) == 200_000
+
+
 LENGTHS = [3 + 7 * place % 50 for place in range(1000)]
 
 

@@ -108,14 +108,21 @@ def test_an_estimate_trains_nothing(
 
 
 def test_orders_from_the_command_line(
-    tiny_folder: Path, text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_folder: Path,
+    text_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(
+        "train.experiments.orders.CHOOSING_TEXTS", 8
+    )  # as many as are learned from depends on the steps then
     output, pairs = tmp_path / "orders", tmp_path / "rated.csv"
     lines = text_file.read_text().splitlines()
     rated = "".join(f"{a},{b},{n % 5}\n" for n, (a, b) in enumerate(zip(lines[:20], lines[20:40], strict=True)))
     pairs.write_text(rated)
     given = ["train", "orders", str(tiny_folder), "--texts", str(text_file), "--pairs", str(pairs)]
-    short = ["--shares", "0.5", "--seeds", "2", "--gate-steps", "4", "--steps", "2", "--batch-size", "8"]
+    short = ["--shares", "0.5", "--seeds", "2", "--gate-steps", "4", "--steps", "6", "--batch-size", "8"]
     assert main([*given, *short, "--fitting-texts", "40", "--output", str(output)]) == 0
     record = json.loads((output / "orders.json").read_bytes())
     assert [(row["share"], row["way"]) for row in record["rows"]] == [(0.5, way) for way in WAYS]
@@ -125,7 +132,7 @@ def test_orders_from_the_command_line(
     ElementTree.fromstring((output / "orders.svg").read_text())  # noqa: S314 - written just above
     assert (output / "orders.md").read_text().count("\n| ") == 4
     pairs.write_text(rated.replace(",4", ",3"))
-    for other in ([], ["--similarity-weight", "2"], ["--steps", "3"]):
+    for other in ([], ["--similarity-weight", "2"], ["--steps", "7"]):
         assert main([*given, *short, *other, "--fitting-texts", "40", "--output", str(output)]) == 1
         assert "is of an experiment with other settings or data" in capsys.readouterr().err
         pairs.write_text(rated)

@@ -55,3 +55,9 @@ def test_what_cannot_be_told(tiny_folder: Path, text_file: Path, tmp_path: Path)
     heads.write_text(json.dumps({"removed": [[7, 0]]}))
     with pytest.raises(RunError, match="removes head 0 of layer 7"):
         heal(tiny_folder, text_file, heads=heads)
+
+
+def test_a_head_that_is_named_twice_goes_once(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
+    heads = tmp_path / "heads.json"
+    heads.write_text(json.dumps({"removed": [[1, 0], [0, 1], [1, 0]]}))
+    assert heal(tiny_folder, text_file, heads=heads).described["removed"] == [[1, 0], [0, 1]]

@@ -159,9 +159,8 @@ can only be "yes" or "no".<|im_end|>
 </think>
 
 """.replace("USUAL", WEB)
-PARTS = (
-    "| map(attribute='content') | map('first') | map(attribute='text')"  # of the form that several kinds of input have
-)
+# of content in the form that several kinds of input have
+PARTS = "| map(attribute='content') | map('first') | map(attribute='text')"
 
 
 @pytest.mark.parametrize(

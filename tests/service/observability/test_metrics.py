@@ -1,5 +1,6 @@
 """Every metric of the contract: its name, its labels, its figures after known requests."""
 
+import asyncio
 import itertools
 import re
 from pathlib import Path
@@ -204,3 +205,7 @@ async def test_pages_are_written_a_few_times_a_second_at_most_and_are_a_second_o
         oldest = max(oldest, now[0] - written)
     assert oldest <= 1
     assert next(asked) < 5 * 2 * PAGES_A_SECOND
+    now[0], before = 20.0, next(asked)
+    forms = [""] * PAGES_A_SECOND + ["application/openmetrics-text"] * 20
+    await asyncio.gather(*(pages.read(form, alone) for form in forms))
+    assert next(asked) - before - 1 == PAGES_A_SECOND + 1, "one new page of the other form, however many ask for it"
