@@ -105,8 +105,7 @@ def encode(
         str | None, typer.Option(help="the same of a pair's second text, with --pairs [default: text_pair]")
     ] = None,
     output: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="file to write: .npy, .parquet or .jsonl [default: JSON lines]"),
+        str | None, typer.Option(metavar="FILE", help="file to write: .npy, .parquet or .jsonl [default: JSON lines]")
     ] = None,
     dimensions: Annotated[int | None, typer.Option(help="truncate vectors to this many dimensions")] = None,
     no_normalize: Annotated[

@@ -117,12 +117,7 @@ class Engine:
 
     @classmethod
     def load(
-        cls,
-        model: Path | str,
-        *,
-        workers: int = 0,
-        provider: Provider = "cpu",
-        precision: Precision | None = None,
+        cls, model: Path | str, *, workers: int = 0, provider: Provider = "cpu", precision: Precision | None = None
     ) -> Self:
         """Verifies, loads and warms up a model. Blocks for as long as that takes.
 
@@ -203,12 +198,7 @@ class Engine:
     ) -> Encoded[Any, Any]: ...
 
     def encode(
-        self,
-        inputs: Any = None,
-        *,
-        pairs: Any = None,
-        progress: Progress | None = None,
-        **options: Any,
+        self, inputs: Any = None, *, pairs: Any = None, progress: Progress | None = None, **options: Any
     ) -> Encoded[Any, Any]:
         """Encodes texts, token ids, or pairs of either.
 

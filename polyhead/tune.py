@@ -131,11 +131,7 @@ class Rates:
 
 
 def tune(
-    models: Sequence[Path],
-    cores: int,
-    seconds: float,
-    kept: Aim | None = None,
-    batch_tokens: Sequence[int] = (),
+    models: Sequence[Path], cores: int, seconds: float, kept: Aim | None = None, batch_tokens: Sequence[int] = ()
 ) -> None:
     """Measures every form of the models in every way to share out the cores, and prints the table.
 

@@ -128,10 +128,7 @@ class Runner:
             max_delay=settings.max_queue_delay,
         )
         backend = load_backend(
-            artifact,
-            workers=runtime.workers,
-            intra_op_threads=runtime.intra_op_threads,
-            provider=runtime.provider,
+            artifact, workers=runtime.workers, intra_op_threads=runtime.intra_op_threads, provider=runtime.provider
         )
         backend.warm_up()
         is_invariant = runtime.provider == "cpu" and not isinstance(backend, OpenVinoBackend)

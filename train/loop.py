@@ -31,14 +31,7 @@ from export.pruning.picture import Line, Panel, draw_panels, plain
 from model.encoder import Encoder
 from train.batching import RELATED_POOL, epoch_batches, related_batches
 from train.errors import Diverged, RunError
-from train.folder import (
-    complete_network,
-    load_checkpoint,
-    require_folder,
-    save_checkpoint,
-    write_network,
-    write_record,
-)
+from train.folder import complete_network, load_checkpoint, require_folder, save_checkpoint, write_network, write_record
 from train.optimizer import make_optimizer
 from train.parallel import ALONE, Processes, seed_of
 from train.settings import CHECKPOINT, RunSettings, head_dropout_at, rate_at
@@ -276,10 +269,7 @@ def _precision(settings: RunSettings) -> Iterator[None]:
     if settings.precision == "fp32":
         yield
         return
-    with (
-        torch.autocast(device, torch.bfloat16),
-        sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext(),
-    ):
+    with torch.autocast(device, torch.bfloat16), sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext():
         yield
 
 

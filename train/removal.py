@@ -110,10 +110,7 @@ class Removal:
 
 
 def removals(
-    encoder: Encoder,
-    texts: Sequence[TokenizedText],
-    judged: Sequence[TokenizedText],
-    kinds: Sequence[UnitKind],
+    encoder: Encoder, texts: Sequence[TokenizedText], judged: Sequence[TokenizedText], kinds: Sequence[UnitKind]
 ) -> Iterator[Removal]:
     """Orders the units of every layer on the texts' tokens, and measures the drift at `POINTS` points of each order.
 

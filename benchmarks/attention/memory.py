@@ -99,11 +99,7 @@ def runner(folder: Path, way: str) -> Run:
         session, wanted = Session(folder / "graph.onnx", threads=1), np.zeros(LAYERS, np.bool_)
         wanted[WANTED[way]] = True
         return lambda tokens: session.run(
-            {
-                "attention_layers": wanted,
-                "input_ids": np.ones((1, tokens), np.int64),
-                "lengths": np.array([tokens]),
-            }
+            {"attention_layers": wanted, "input_ids": np.ones((1, tokens), np.int64), "lengths": np.array([tokens])}
         )
     operator = Session(folder / f"{way}.onnx", threads=1)
     return lambda tokens: operator.run(

@@ -30,14 +30,7 @@ from benchmarks.lib.report import Table, draw_bars, emit
 from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import fingerprint, standard_plans
 from benchmarks.peers.infinity import INFINITY_ENGINES, start_infinity
-from benchmarks.peers.peers import (
-    OPENVINO,
-    SENTENCE_TRANSFORMERS,
-    Environment,
-    Run,
-    add_peer_arguments,
-    opened,
-)
+from benchmarks.peers.peers import OPENVINO, SENTENCE_TRANSFORMERS, Environment, Run, add_peer_arguments, opened
 
 # Peers without HTTP: environment, worker and precisions of each.
 WORKERS: Mapping[str, tuple[Environment, str, Sequence[str]]] = {

@@ -83,9 +83,7 @@ OPENVINO = Environment(
     ("openvino", "nncf", "transformers"),
 )
 CTRANSLATE2 = Environment(
-    "ctranslate2",
-    ("ctranslate2==4.8.5", TORCH, "transformers==5.23.0"),
-    ("ctranslate2", "transformers"),
+    "ctranslate2", ("ctranslate2==4.8.5", TORCH, "transformers==5.23.0"), ("ctranslate2", "transformers")
 )
 # Its back ends ask for versions of transformers that exclude each other; ONNX's excludes releases from 6.0 on.
 SENTENCE_TRANSFORMERS_ONNX = Environment(

@@ -19,13 +19,7 @@ from pyarrow import csv, json, parquet
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
 EMBEDDING = "embedding"
-KINDS = {
-    ".parquet": "Parquet",
-    ".jsonl": "JSON lines",
-    ".ndjson": "JSON lines",
-    ".csv": "CSV",
-    ".txt": "text",
-}
+KINDS = {".parquet": "Parquet", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".csv": "CSV", ".txt": "text"}
 """What a file is, by the ending of its name."""
 
 CHUNK_ROWS = 8192  # on average; a power of two

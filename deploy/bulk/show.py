@@ -76,10 +76,7 @@ def node(*flags: str) -> Iterator[None]:
     words = [str(ray), "start", "--block", "--node-ip-address=127.0.0.1", "--disable-usage-stats", *flags]
     for _ in range(NODE_ATTEMPTS):
         with subprocess.Popen(  # noqa: S603 - Ray's
-            words,
-            start_new_session=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            words, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         ) as process:
             try:
                 if any(b"Ray runtime started" in line for line in process.stdout or ()):

@@ -55,11 +55,7 @@ class Burn:
     severity: Literal["page", "ticket"]
 
 
-BURNS = (
-    Burn(14.4, "1h", "5m", "2m", "page"),
-    Burn(6, "6h", "30m", "15m", "page"),
-    Burn(1, "3d", "6h", "1h", "ticket"),
-)
+BURNS = (Burn(14.4, "1h", "5m", "2m", "page"), Burn(6, "6h", "30m", "15m", "page"), Burn(1, "3d", "6h", "1h", "ticket"))
 BUDGET = "30d"
 
 

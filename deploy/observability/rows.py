@@ -156,10 +156,7 @@ def traffic() -> Row:
             unit="reqps",
         ),
         make_lines(
-            "Tokens",
-            "Encoded a second, special tokens included.",
-            {"tokens/s": rate(names.TOKENS)},
-            unit="short",
+            "Tokens", "Encoded a second, special tokens included.", {"tokens/s": rate(names.TOKENS)}, unit="short"
         ),
         make_lines(
             "Texts",

@@ -128,12 +128,7 @@ def _drop_unread_positions(state: dict[str, Tensor], config: Mapping[str, Any]) 
 MPNET = Family(
     model_types=("mpnet",),
     settings={**COMMON, "vocab_size": 30527, "position_embedding_type": "absolute"},
-    requires={
-        **CAUSAL,
-        "relative_attention_num_buckets": (MPNET_BUCKETS,),
-        **ENCODER_ONLY,
-        "pruned_heads": (None, {}),
-    },
+    requires={**CAUSAL, "relative_attention_num_buckets": (MPNET_BUCKETS,), **ENCODER_ONLY, "pruned_heads": (None, {})},
     unread=("type_vocab_size",),
     names=MPNET_NAMES,
     prefixes=("mpnet.", "model."),

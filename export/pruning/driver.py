@@ -20,15 +20,7 @@ from export.errors import ParityError, SourceError
 from export.heads.corpus import TokenizedPairs, read_pairs, require_ratings, shuffle_places, tokenize_pairs
 from export.heads.importance import drift, embed, embed_without_each, jacobian, loss_gradient
 from export.heads.statistics import Capture
-from export.pruning.curve import (
-    RANDOM_ORDERS,
-    Judge,
-    PruningQuality,
-    counts,
-    draw_curve,
-    make_judge,
-    most_within,
-)
+from export.pruning.curve import RANDOM_ORDERS, Judge, PruningQuality, counts, draw_curve, make_judge, most_within
 from export.pruning.removal import remove_heads
 from export.pruning.timing import time_steps, with_bounds
 from export.texts import HELD_OUT_TEXTS, TEXTS, TokenizedText, batches, read_texts, tokenize

@@ -60,10 +60,7 @@ class Batcher:
         if workers < 1 or max_queue_tokens < 1:
             raise ValueError(f"workers and max_queue_tokens are {workers}, {max_queue_tokens}: expected at least 1")
         limits = BatchLimits(
-            max_tokens=max_batch_tokens,
-            max_padding=max_padding,
-            max_pairs=_MAX_PAIRS,
-            max_full_padding=_FULL_PADDING,
+            max_tokens=max_batch_tokens, max_padding=max_padding, max_pairs=_MAX_PAIRS, max_full_padding=_FULL_PADDING
         )
         self.max_queue_tokens = max_queue_tokens
         self._max_queue_delay = max_queue_delay
@@ -71,12 +68,7 @@ class Batcher:
         self._lock = threading.Lock()
         self._queue: JobQueue[PendingRequest] = JobQueue(limits)
         self.executor = BatchExecutor(
-            backend,
-            self._queue,
-            self._lock,
-            size=workers,
-            on_batch=on_batch,
-            max_run_seconds=max_run_seconds,
+            backend, self._queue, self._lock, size=workers, on_batch=on_batch, max_run_seconds=max_run_seconds
         )
 
     def start(self) -> None:

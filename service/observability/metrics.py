@@ -118,9 +118,7 @@ class Metrics:
             registry=registry,
         )
         self._caller_deadlines = Counter(
-            CALLER_DEADLINES,
-            "Requests answered 504 whose X-Request-Timeout was shorter than ours.",
-            registry=registry,
+            CALLER_DEADLINES, "Requests answered 504 whose X-Request-Timeout was shorter than ours.", registry=registry
         )
         self._disconnects = Counter(CLIENT_DISCONNECTS, "Clients that left before their answer.", registry=registry)
         self._add_gauges(registry)

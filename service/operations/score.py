@@ -68,8 +68,7 @@ async def score(services: Services, context: RequestContext, wanted: Scoring) ->
     settings, manifest = services.settings, services.runner().manifest
     if len(wanted.documents) > settings.max_texts:
         raise TooLarge.at(
-            wanted.names.listed,
-            f"{len(wanted.documents)} documents, at most {settings.max_texts} a request are taken",
+            wanted.names.listed, f"{len(wanted.documents)} documents, at most {settings.max_texts} a request are taken"
         )
     for texts, names in ((wanted.each_query_once(), wanted.query_names), (wanted.documents, wanted.names)):
         refuse_long_texts(Inputs(texts=texts), settings.max_text_characters, names=names)

@@ -55,7 +55,7 @@ class ScoreRequest(Activation, ModelChoice):
     model_config = ConfigDict(
         extra="ignore",
         json_schema_extra={
-            "examples": [{"queries": "Where did the cat sit?", "documents": ["The cat sat on the mat."]}],
+            "examples": [{"queries": "Where did the cat sit?", "documents": ["The cat sat on the mat."]}]
         },
     )
 

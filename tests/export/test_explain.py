@@ -10,13 +10,7 @@ import pytest
 import torch
 
 from export.errors import ParityError
-from export.explain import (
-    LEAST_SHARED_BYTES,
-    explain_inputs,
-    share_weights,
-    verify_explain_graph,
-    write_explain_graph,
-)
+from export.explain import LEAST_SHARED_BYTES, explain_inputs, share_weights, verify_explain_graph, write_explain_graph
 from export.exporter import write_graph
 from export.graph import trace
 from export.runtime import Session

@@ -44,8 +44,7 @@ def test_every_task_is_compared_to_its_answer(name: str, answer: str, request: p
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"),
-    [("embedder", {"do_lower_case": True}), ("multi_vector_encoder", {"document_length": 10})],
+    ("name", "settings"), [("embedder", {"do_lower_case": True}), ("multi_vector_encoder", {"document_length": 10})]
 )
 def test_tokens_and_lengths_are_those_of_the_folder(
     name: str, settings: dict[str, Any], request: pytest.FixtureRequest, tmp_path: Path

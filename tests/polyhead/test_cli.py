@@ -200,11 +200,7 @@ def test_the_described_flags_of_serve_are_its_settings() -> None:
 @pytest.mark.parametrize("given", ["--version", "serve --help", "info"])
 @pytest.mark.parametrize("where", ["/dev/full", ""])
 def test_standard_output_that_cannot_be_written_is_one_line(
-    given: str,
-    where: str,
-    embedder: TaskArtifact,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    given: str, where: str, embedder: TaskArtifact, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("POLYHEAD_MODEL", str(embedder.artifact))
     with io.TextIOWrapper(Path(where or os.devnull).open("wb", buffering=0), write_through=True) as shown:
@@ -221,10 +217,7 @@ def test_a_process_whose_output_fits_nowhere_says_one_line(embedder: TaskArtifac
     command = [sys.executable, "-m", "polyhead", "info", str(embedder.artifact)]
     with Path("/dev/full").open("wb") as full:
         run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)  # noqa: S603
-    assert (run.returncode, run.stderr) == (
-        1,
-        "polyhead info: cannot write standard output: No space left on device\n",
-    )
+    assert (run.returncode, run.stderr) == (1, "polyhead info: cannot write standard output: No space left on device\n")
 
 
 def test_letters_that_a_terminal_lacks_become_escapes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,11 +53,7 @@ def test_through_the_network_the_biases_have_terms(embedder: TaskArtifact, capsy
 
 @pytest.mark.parametrize(
     ("kind", "texts", "options"),
-    [
-        ("reranker", [A, B], {}),
-        ("reranker", [A], {}),
-        ("token_classifier", [A], {"at": 2}),
-    ],
+    [("reranker", [A, B], {}), ("reranker", [A], {}), ("token_classifier", [A], {"at": 2})],
 )
 def test_a_logit_is_explained_by_its_tokens(
     request: pytest.FixtureRequest,

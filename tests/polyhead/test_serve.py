@@ -215,10 +215,7 @@ def test_an_export_that_fails_leaves_nothing(
 
 
 def test_the_cache_is_listed_and_cleared(
-    starts: list[Settings],
-    exports: list[Path],
-    asked: Asked,
-    capsys: pytest.CaptureFixture[str],
+    starts: list[Settings], exports: list[Path], asked: Asked, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("one", "other"):
         assert main(["serve", f"owner/{name}"]) == 0

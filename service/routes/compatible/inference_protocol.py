@@ -446,9 +446,6 @@ ROUTES = (
         answer=answer_document(ModelReady),
     ),
     _of_model(
-        "/v2/models/{model:path}",
-        answer_model,
-        summary="The model's tensors",
-        answer=answer_document(ModelMetadata),
+        "/v2/models/{model:path}", answer_model, summary="The model's tensors", answer=answer_document(ModelMetadata)
     ),
 )

@@ -199,12 +199,7 @@ def _listed(described: list[dict[str, Any]]) -> Response:
 
 def describe_model(name: str, runner: Runner) -> dict[str, Any]:
     """The model as OpenAI lists one."""
-    return {
-        "id": name,
-        "object": "model",
-        "created": int(runner.written),
-        "owned_by": "polyhead",
-    }
+    return {"id": name, "object": "model", "created": int(runner.written), "owned_by": "polyhead"}
 
 
 def check_token_ids(value: Any, runner: Runner) -> None:

@@ -81,11 +81,7 @@ async def answer_embed(request: Request, body: EmbedRequest) -> Response:
 async def answer_embed_all(request: Request, body: EmbedAllRequest) -> Response:
     """A bare list of lists of vectors: the last hidden states as the model gives them, special tokens included."""
     wanted = EncodeRequest(
-        inputs=body.inputs,
-        truncate=body.truncation(),
-        prompt_name=body.prompt_name,
-        normalize=False,
-        output="tokens",
+        inputs=body.inputs, truncate=body.truncation(), prompt_name=body.prompt_name, normalize=False, output="tokens"
     )
     encoded = await run_for(request, wanted)
     return await json_response(request, encoded.answer["embeddings"], encoded)
@@ -109,11 +105,7 @@ async def answer_embed_sparse(request: Request, body: SparseRequest) -> Response
     """For each text the words that have a weight, by their ids."""
     outputs = chosen_output(request, "sparse")
     wanted = EncodeRequest(
-        inputs=body.inputs,
-        truncate=body.truncation(),
-        prompt_name=body.prompt_name,
-        role=body.role,
-        outputs=outputs,
+        inputs=body.inputs, truncate=body.truncation(), prompt_name=body.prompt_name, role=body.role, outputs=outputs
     )
     encoded = await run_for(request, wanted)
     return await json_response(

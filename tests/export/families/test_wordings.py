@@ -130,10 +130,7 @@ DYNAMIC = {"rope_type": "dynamic", "type": "dynamic", "rope_theta": 1000.0, "fac
 
 @pytest.mark.parametrize(
     ("change", "longest"),
-    [
-        (lambda config: {**own_nomic(config), "rotary_scaling_factor": 2}, 20),
-        (said(rope_parameters=DYNAMIC), 40),
-    ],
+    [(lambda config: {**own_nomic(config), "rotary_scaling_factor": 2}, 20), (said(rope_parameters=DYNAMIC), 40)],
     ids=["own", "transformers"],
 )
 def test_dynamic_frequencies_are_plain_up_to_the_trained_length(tmp_path: Path, change: Change, longest: int) -> None:

@@ -51,10 +51,7 @@ def tiny(tmp_path: Path) -> onnx.ModelProto:
 @pytest.mark.parametrize("place", [in_initializer, in_constant])
 @pytest.mark.parametrize("location", ["../secret.bin", "ABSOLUTE", "*/_ORT_MEM_ADDR_/*", ""])
 def test_onnx_runtime_opens_no_file_outside_of_the_artifact(
-    tiny: onnx.ModelProto,
-    tmp_path: Path,
-    location: str,
-    place: Callable[[str], Callable[[onnx.ModelProto], None]],
+    tiny: onnx.ModelProto, tmp_path: Path, location: str, place: Callable[[str], Callable[[onnx.ModelProto], None]]
 ) -> None:
     secret, folder = tmp_path / "secret.bin", tmp_path / "artifact"
     folder.mkdir()

@@ -30,10 +30,7 @@ def manifest(artifact: TaskArtifact, **config: Any) -> Manifest:
 
 @pytest.mark.parametrize(
     ("config", "way"),
-    [
-        ({"pooling": "cls"}, "cls"),
-        ({"projections": (Projection(size=16),)}, "mean and a dense layer"),
-    ],
+    [({"pooling": "cls"}, "cls"), ({"projections": (Projection(size=16),)}, "mean and a dense layer")],
 )
 def test_spans_are_of_models_that_take_the_mean(embedder: TaskArtifact, config: dict[str, Any], way: str) -> None:
     request, inputs = EncodeRequest(inputs=TEXT, spans=SPANS), Inputs(texts=[TEXT])

@@ -101,14 +101,7 @@ def test_one_vector_a_token(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "resolved"),
-    [
-        ("last", [2]),
-        ("all", [0, 1, 2]),
-        ([-2], [1]),
-        ([1, 0], [1, 0]),
-        ([0, -3, 1, 0], [0, 1]),
-    ],
+    ("layers", "resolved"), [("last", [2]), ("all", [0, 1, 2]), ([-2], [1]), ([1, 0], [1, 0]), ([0, -3, 1, 0], [0, 1])]
 )
 def test_layers(served: Served, layers: Any, resolved: list[int]) -> None:
     entry = served.encode({"inputs": "the cat", "attention": {"layers": layers}}).json()["attention"][0]

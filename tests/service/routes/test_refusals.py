@@ -240,11 +240,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"ignore_labels": []}, "ignore_labels: it is of entities"),
         ({"overlap": 4}, "overlap: it is of entities"),
     ],
-    "classifier /encode": [
-        {},
-        ({"inputs": "a", "entities": {}}, ""),
-        ({"inputs": "a", "long_texts": "windows"}, ""),
-    ],
+    "classifier /encode": [{}, ({"inputs": "a", "entities": {}}, ""), ({"inputs": "a", "long_texts": "windows"}, "")],
     "reranker /v1/rerank": [{}, ({"query": "a"}, "documents: ")],
     "reranker /predict": [
         {},
