@@ -63,8 +63,7 @@ def make_network(shape: str) -> Encoder:
 def write_network(encoder: Encoder, folder: Path) -> None:
     """Writes the folder that an export takes; raises `FileExistsError` if it exists."""
     folder.mkdir(parents=True)
-    settings = {"model_type": "polyhead", **encoder.config.to_dict()}
-    (folder / "config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text(json.dumps({"model_type": "polyhead", **encoder.config.to_dict()}))
     save_file(encoder.state_dict(), folder / "model.safetensors")
     shutil.copy(find_folder(None).path / TOKENIZER, folder / TOKENIZER)
 

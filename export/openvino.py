@@ -73,8 +73,7 @@ def write_plain_graph(checkpoint: Checkpoint, directory: Path, precision: Precis
         QualityError: its bf16 is too far from float32 on held-out text.
     """
     path, encoder = directory / PLAIN_GRAPH, checkpoint.encoder
-    model = plain_graph(directory / GRAPH, encoder.config)
-    save_beside(model, path)
+    save_beside(plain_graph(directory / GRAPH, encoder.config), path)
     session = PlainSession(path, encoder.config, precision)
     figures = verify_plain_graph(session, encoder)
     thresholds = EXPORTS[encoder.config.task].thresholds.get(precision)

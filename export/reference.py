@@ -134,8 +134,7 @@ def needed_bytes(weights: int, num_heads: int, longest: int) -> int:
 
 def available_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:
     """Free memory as Linux counts it, at most what the container has left; None if unknown."""
-    found = [_free(meminfo), _left(cgroup)]
-    return min((number for number in found if number is not None), default=None)
+    return min((number for number in [_free(meminfo), _left(cgroup)] if number is not None), default=None)
 
 
 def _free(meminfo: Path) -> int | None:

@@ -51,8 +51,7 @@ class Session:
 
     def run(self, inputs: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.float32]]:
         """Every output by name; without norms and gates where `inputs` do not name them."""
-        outputs = self._session.run(None, {**self._left_out, **inputs})
-        return dict(zip(self.output_names, outputs, strict=True))
+        return dict(zip(self.output_names, self._session.run(None, {**self._left_out, **inputs}), strict=True))
 
     def _nothing_asked(self) -> dict[str, NDArray[np.generic]]:
         """What is fed to the inputs that a run may leave out: no norms, no rows of gates."""

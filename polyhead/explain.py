@@ -74,8 +74,7 @@ def score_table(explained: ExplainedScore, top: int) -> Iterator[str]:
 def largest_pairs(explained: Explained, top: int) -> list[Term]:
     """What pairs of tokens add to the similarity, largest first."""
     cells = explained.contributions
-    places = np.argsort(-cells, axis=None, kind="stable")[:top]
-    rows, columns = np.unravel_index(places, cells.shape)
+    rows, columns = np.unravel_index(np.argsort(-cells, axis=None, kind="stable")[:top], cells.shape)
     left, right = [*explained.a.tokens, BIASES], [*explained.b.tokens, BIASES]  # the biases only through the network
     return [(float(cells[row, column]), left[row], right[column]) for row, column in zip(rows, columns, strict=True)]
 

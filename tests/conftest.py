@@ -149,8 +149,7 @@ def bert_folder(tmp_path: Path, tokenizer: "Tokenizer") -> Path:
     from tests.networks import BERT_CONFIG
 
     torch.manual_seed(0)
-    config = BertConfig(**BERT_CONFIG, initializer_range=0.3)
-    state = BertModel(config, add_pooling_layer=False).state_dict()
+    state = BertModel(BertConfig(**BERT_CONFIG, initializer_range=0.3), add_pooling_layer=False).state_dict()
     folder = tmp_path / "bert"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(BERT_CONFIG))

@@ -21,8 +21,7 @@ def build(folder: Path, *, tied: bool, ends: bool = False, family: str = "qwen3"
     """A folder of `Qwen3ForCausalLM`; `ends`: whether its tokenizer puts a token behind each text."""
     model = replace(NAMED[family], tokenizer="qwen-chat")
     sizes = {"vocab_size": qwen_chat().get_vocab_size(), "max_position_embeddings": LONGEST, "hidden_size": 24}
-    theirs = draw(model, auto=AutoModelForCausalLM, tie_word_embeddings=tied, **sizes)
-    save(theirs, model, folder)
+    save(draw(model, auto=AutoModelForCausalLM, tie_word_embeddings=tied, **sizes), model, folder)
     settings = {"tokenizer_class": "Qwen2Tokenizer", "pad_token": "<|endoftext|>", "model_max_length": 9999}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     if ends:

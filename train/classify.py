@@ -68,8 +68,7 @@ class Classify(Recipe):
         targets = _Targets(settings.kind, known, settings.rows)
         activation: ScoreActivation = "sigmoid" if settings.kind == "scores" else "softmax"
         layers = ClassificationSettings(labels=tuple(targets.labels), activation=activation, dense_activation="tanh")
-        given = self.like.encoder.config
-        config = replace(given, task="classification", task_settings=layers, projections=())
+        config = replace(self.like.encoder.config, task="classification", task_settings=layers, projections=())
         student = make_student(config, self.like.encoder, range(config.num_layers), seed=run_settings.seed, parts=True)
         self.encoder = student.requires_grad_(True).to(self.device)
         self.module = self.encoder

@@ -189,8 +189,7 @@ class Distillation(Recipe):
             matched = [expected[layer] for layer in self.layers]
             loss = loss + self.weights.hidden_weight * (1 - share) * hidden_loss(hidden, matched, self.processes.total)
         if self.weights.relation_weight and students and teachers:
-            lengths = batch.lengths.tolist()
-            relations = relation_loss(students, teachers, lengths, self.processes.total)
+            relations = relation_loss(students, teachers, batch.lengths.tolist(), self.processes.total)
             loss = loss + self.weights.relation_weight * relations
         return loss
 

@@ -61,8 +61,7 @@ def parameter_groups(
             parameter.requires_grad_(False)  # else its gradient is computed for nothing
         decay = settings.weight_decay if parameter.ndim > 1 and not is_table else 0.0
         if parameter.requires_grad:
-            key = (scale, decay, id(parameter) in hidden)
-            groups.setdefault(key, []).append(parameter)
+            groups.setdefault((scale, decay, id(parameter) in hidden), []).append(parameter)
     return [
         {"params": own, "weight_decay": decay, "scale": scale, "is_hidden": is_hidden}
         for (scale, decay, is_hidden), own in groups.items()

@@ -73,8 +73,7 @@ def describe(run: OpenRun) -> dict[str, Any]:
 @program
 def main() -> None:
     """Finds the sustainable rate, offers shares of it, prints the outcome of each."""
-    takes = "about two and a half minutes"
-    parser = parser_of(__doc__, "model", "set", takes=takes, seconds=20.0, texts=2000)
+    parser = parser_of(__doc__, "model", "set", takes="about two and a half minutes", seconds=20.0, texts=2000)
     parser.add_argument("--share", type=positive, nargs="+", default=[0.5, 0.8, 3.0], help="of the sustainable rate")
     parser.add_argument("--warmup", type=not_negative, default=10.0, help="seconds before a load counts: queues fill")
     arguments = parser.parse_args()

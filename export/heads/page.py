@@ -78,8 +78,7 @@ def _head(report: Mapping[str, Any], title: str) -> str:
 
 
 def _roles(report: Mapping[str, Any]) -> str:
-    heads = report["heads"]
-    counted = Counter(head["role"] for head in heads)
+    counted = Counter(head["role"] for head in report["heads"])
     legend = "".join(
         f'<span><i class="role-{escape(role)}"></i>{escape(role.replace("_", " "))} {count}</span>'
         for role, count in counted.most_common()

@@ -271,8 +271,7 @@ def side_answer(side: ExplainedTokens, request: ExplainRequest, text: TokenizedI
 
 def largest_pairs(cells: Float32Array, count: int) -> tuple[list[dict[str, Any]], float]:
     """The largest cells of a table [n, m], largest first, and the sum of all others."""
-    places = np.argsort(-cells, axis=None, kind="stable")[:count]
-    rows, columns = np.unravel_index(places, cells.shape)
+    rows, columns = np.unravel_index(np.argsort(-cells, axis=None, kind="stable")[:count], cells.shape)
     values = cells[rows, columns]
     rest = float(cells.sum(dtype=np.float64) - values.sum(dtype=np.float64))
     pairs = zip(rows.tolist(), columns.tolist(), values.tolist(), strict=True)

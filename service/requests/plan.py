@@ -150,8 +150,7 @@ class EncodePlan:
         """Rows and columns of the attention answer, once its texts are tokens; None if none is asked for."""
         if self.selection is None:
             return None
-        axes = plan_axes(self.selection.options, tokenized, tokenizer)
-        return AttentionPlan(self.selection, axes)
+        return AttentionPlan(self.selection, plan_axes(self.selection.options, tokenized, tokenizer))
 
 
 def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> EncodePlan:

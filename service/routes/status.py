@@ -56,8 +56,7 @@ _LIMITS = (
 async def answer_info(request: Request) -> Response:
     """The artifact's manifest, this process' limits and threads, and the versions it runs on."""
     services = choose_model(request, request.query_params.get("model"))
-    answer = describe_service(services.runner(), services.settings)
-    return Response(orjson.dumps(answer), media_type=JSON)
+    return Response(orjson.dumps(describe_service(services.runner(), services.settings)), media_type=JSON)
 
 
 async def answer_heads(request: Request) -> Response:
@@ -147,8 +146,7 @@ class ModelStates(AnswerModel):
 async def answer_add(request: Request, body: AddModel) -> Response:
     """Loads an artifact of the store, while others answer; 422 if it does not load."""
     services = services_of(request)
-    store = _store(services)
-    directory = store / body.artifact
+    directory = _store(services) / body.artifact
     if not directory.is_dir():
         raise NotFound.at("artifact", "the store has no such directory")
     adding = asyncio.ensure_future(services.models.add(directory, body.name or ""))

@@ -304,8 +304,7 @@ def test_a_file_is_shared_by_actors_if_there_are_too_few_files(megabytes: list[f
 
 def test_the_show_finds_rows_that_are_missing_doubled_or_wrong(tmp_path: Path) -> None:
     encoder = show.NoNetwork.load(tmp_path, dimensions=None)
-    texts = pa.table({"id": [0, 1, 1, 3], "text": ["a", "b", "b", "c"]})
-    whole, _ = encoder.add_vectors(texts, "text")
+    whole, _ = encoder.add_vectors(pa.table({"id": [0, 1, 1, 3], "text": ["a", "b", "b", "c"]}), "text")
     rows = whole.set_column(1, "text", pa.array(["a", "b", "b", "of another row"]))
     pq.write_table(rows, tmp_path / "a.parquet")
     assert show.check(tmp_path, 4, encoder, every=1) == {"missing": 1, "doubled": 1, "wrong": 1}

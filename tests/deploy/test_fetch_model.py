@@ -65,8 +65,7 @@ def names(directory: Path) -> set[str]:
 
 
 def test_fetches_the_whole_artifact(url: str, store: Path, volume: Path) -> None:
-    artifact = fetch(url, hash_file(store / MANIFEST), volume)
-    assert artifact.manifest.model == "tests/tiny"
+    assert fetch(url, hash_file(store / MANIFEST), volume).manifest.model == "tests/tiny"
     assert {name: hash_file(volume / name) for name in names(volume)} == {
         name: hash_file(store / name) for name in names(store)
     }

@@ -61,6 +61,5 @@ def test_outcomes_are_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> N
         return outcome
 
     monkeypatch.setattr(load, "send", answer)
-    found = run("", rate=400, seconds=0.5, seed=0)
-    assert found.total() == len(made) > load.AT_ONCE
+    assert run("", rate=400, seconds=0.5, seed=0).total() == len(made) > load.AT_ONCE
     assert max(alive) <= load.AT_ONCE

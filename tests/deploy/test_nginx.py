@@ -97,8 +97,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     folder = tmp_path_factory.mktemp("models")
     for name, model in SERVED.items():
         directory = write_fake_artifact(folder / name)
-        manifest = read_manifest(directory)
-        write_manifest(directory, replace(manifest, model=model))
+        write_manifest(directory, replace(read_manifest(directory), model=model))
     with ExitStack() as running:
         flags = [("--model", str(folder / name)) for name in SERVED]
         servers = [running.enter_context(ServerProcess("tests.service.fake_server", *one)) for one in flags]

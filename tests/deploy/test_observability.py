@@ -49,8 +49,7 @@ def panels() -> list[ShownPanel]:
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Every series that the service exports, as one process or as several, with its labels."""
-    settings = read_settings(["--model", str(tmp_path_factory.mktemp("model"))])
-    _, services = create_app(settings, Readiness())
+    _, services = create_app(read_settings(["--model", str(tmp_path_factory.mktemp("model"))]), Readiness())
     labels = dict.fromkeys(names.MODEL_LABELS, "x")
     services.metrics.of_model("x").set_model(labels, workers=1, intra_op_threads=1, queue_tokens=1)
     page, _ = write_page("", services.metrics.registry)

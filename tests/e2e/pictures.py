@@ -83,8 +83,7 @@ def take_all(model: Path, pictures: Sequence[Picture], output: Path) -> None:
         server.wait_until_ready()
         context = browser.new_context()
         for picture in tqdm(pictures, desc="pictures"):
-            content = compress(take(context, server, picture))
-            (output / f"{picture.name}.png").write_bytes(content)
+            (output / f"{picture.name}.png").write_bytes(compress(take(context, server, picture)))
 
 
 def take(context: BrowserContext, server: ServerProcess, picture: Picture) -> bytes:

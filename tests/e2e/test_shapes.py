@@ -60,8 +60,7 @@ class Served:
 
 def save(encoder: Encoder, tokenizer: Tokenizer, folder: Path) -> Path:
     folder.mkdir()
-    settings = {"model_type": "polyhead", **encoder.config.to_dict()}
-    (folder / "config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text(json.dumps({"model_type": "polyhead", **encoder.config.to_dict()}))
     save_file(encoder.state_dict(), folder / "model.safetensors")
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
@@ -75,8 +74,7 @@ def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer
 ) -> Iterator[Served]:
     made = tmp_path_factory.mktemp(request.param)
-    config = EncoderConfig.from_dict({**TINY.to_dict(), **SHAPES[request.param]})
-    encoder = draw_weights(Encoder(config))
+    encoder = draw_weights(Encoder(EncoderConfig.from_dict({**TINY.to_dict(), **SHAPES[request.param]})))
     folder = save(encoder, tokenizer, made / "folder")
     with quick_export():
         assert main([str(folder), "--output", str(made / "artifact"), "--no-explain"]) == 0
@@ -107,8 +105,7 @@ def test_answers_equal_the_equations(served: Served) -> None:
 def test_info_names_the_shape(served: Served) -> None:
     status, _, answer = served.server.request("GET", "/info")
     assert status == 200
-    found = json.loads(answer)["manifest"]["config"]
-    assert EncoderConfig.from_dict(found) == served.encoder.config
+    assert EncoderConfig.from_dict(json.loads(answer)["manifest"]["config"]) == served.encoder.config
 
 
 def test_attention_is_refused_where_it_would_be_wrong(served: Served) -> None:

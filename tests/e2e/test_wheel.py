@@ -71,8 +71,7 @@ def run(python: Path, *words: str, folder: Path) -> str:
 
 def test_only_polyhead_is_installed_with_its_types(installed: Path) -> None:
     (packages,) = (installed.parents[1] / "lib").glob("python*/site-packages")
-    names = {path.name.partition("-")[0] for path in packages.iterdir()}
-    assert names == {"polyhead", "dependencies.pth"}
+    assert {path.name.partition("-")[0] for path in packages.iterdir()} == {"polyhead", "dependencies.pth"}
     assert (packages / "polyhead" / "py.typed").is_file()
     assert (packages / "polyhead" / "service" / "static" / "viewer").is_dir()
 

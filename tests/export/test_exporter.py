@@ -39,8 +39,7 @@ def older(tmp_path: Path) -> Path:
 
 def test_writes_an_artifact_that_opens(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
     output = tmp_path / "deep" / "tiny"
-    checkpoint = replace(tiny_checkpoint, encoder=draw_weights(Encoder(ONE_LAYER)))
-    manifest = export_artifact(checkpoint, output)
+    manifest = export_artifact(replace(tiny_checkpoint, encoder=draw_weights(Encoder(ONE_LAYER))), output)
     assert {path.name for path in output.iterdir()} == {GRAPH, EXPLAIN_GRAPH, TOKENIZER, MANIFEST}
     artifact = Artifact.open(output)
     assert artifact.manifest == manifest

@@ -47,8 +47,7 @@ CHANGES: list[dict[str, Any]] = [
 
 
 def network(**change: Any) -> Encoder:
-    settings = {**TINY.to_dict(), "num_heads": [4, 4], **change}
-    return draw_weights(Encoder(EncoderConfig.from_dict(settings)))
+    return draw_weights(Encoder(EncoderConfig.from_dict({**TINY.to_dict(), "num_heads": [4, 4], **change})))
 
 
 @pytest.mark.parametrize("change", [*CHANGES, ALL], ids=str)

@@ -98,8 +98,7 @@ def test_a_large_network_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
         parameter.nbytes for parameter in encoder.parameters()
     )
     monkeypatch.setattr("export.reference.LARGE", 1)
-    reference = float64_reference(encoder)
-    kept = {parameter.data_ptr() for parameter in reference.parameters()}
+    kept = {parameter.data_ptr() for parameter in float64_reference(encoder).parameters()}
     of_layers = {parameter.data_ptr() for parameter in encoder.layers.parameters()}
     assert of_layers | {encoder.embeddings.token.weight.data_ptr()} <= kept
 

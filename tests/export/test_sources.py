@@ -39,8 +39,7 @@ def test_fetches_only_text_and_safetensors(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     listed = ["config.json", "model.safetensors"]
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: hub_listing(listed))
-    folder = find_folder("owner/name", "main")
-    assert folder.revision == "0123abc"
+    assert find_folder("owner/name", "main").revision == "0123abc"
     assert asked["revision"] == "main"
     patterns = ["*.json", "*.safetensors", "*vocab.txt", "*merges.txt", "artifact.metadata"]
     assert asked["allow_patterns"] == patterns

@@ -67,8 +67,7 @@ def test_merges_become_the_tokenizer_of_transformers(tmp_path: Path, settings: d
 
 def test_the_networks_type_counts_where_no_class_is_named(tmp_path: Path) -> None:
     write_json(tmp_path / "config.json", {"model_type": "electra"})
-    folder = write_vocabulary(tmp_path, wordpiece())
-    assert read_tokenizer(folder).encode("Cats").tokens[0] == "[CLS]"
+    assert read_tokenizer(write_vocabulary(tmp_path, wordpiece())).encode("Cats").tokens[0] == "[CLS]"
 
 
 @pytest.mark.parametrize(

@@ -154,8 +154,7 @@ def test_refuses_names_outside_the_directory(directory: Path, name: str) -> None
     ],
 )
 def test_refuses_a_manifest_it_does_not_understand(directory: Path, change: dict[str, object], message: str) -> None:
-    data = {**json.loads((directory / MANIFEST).read_bytes()), **change}
-    (directory / MANIFEST).write_text(json.dumps(data))
+    (directory / MANIFEST).write_text(json.dumps({**json.loads((directory / MANIFEST).read_bytes()), **change}))
     with pytest.raises(ArtifactError, match=f"^{directory / MANIFEST}.*{message}"):
         Artifact.open(directory)
 

@@ -107,8 +107,7 @@ def test_what_is_left_out_is_left_out_in_training_only(shares: dict[str, float],
 
 def test_training_leaves_a_bias_that_the_family_lacks_at_0() -> None:
     encoder = draw_weights(Encoder(replace(TINY, num_heads=(4, 0), output_bias=False))).requires_grad_(True)
-    names = {name for name, _ in encoder.named_parameters()}
-    assert "layers.1.attention.output_bias" not in names
+    assert "layers.1.attention.output_bias" not in {name for name, _ in encoder.named_parameters()}
     assert torch.equal(encoder.state_dict()["layers.1.attention.output_bias"], torch.zeros(32))
     optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)
     encoder(DROPPED_IDS, DROPPED_LENGTHS).pooled.square().sum().backward()

@@ -33,8 +33,7 @@ def test_sinusoids_are_those_of_the_paper() -> None:
 def test_buckets_are_those_of_mpnet_at_every_distance() -> None:
     offsets = torch.arange(-600, 601)
     theirs: Callable[..., torch.Tensor] = MPNetEncoder.relative_position_bucket
-    expected = theirs(offsets, num_buckets=32, max_distance=128)
-    assert torch.equal(relative_buckets(offsets, 32, 128), expected)
+    assert torch.equal(relative_buckets(offsets, 32, 128), theirs(offsets, num_buckets=32, max_distance=128))
 
 
 def test_rows_of_distances_are_those_of_deberta() -> None:
@@ -51,8 +50,7 @@ def test_scores_by_distance_become_scores_by_key() -> None:
 
 def test_a_bias_of_distances_is_the_same_along_diagonals() -> None:
     bias = BucketedBias(num_heads=3, buckets=8, max_distance=20, max_positions=40)
-    offsets = torch.arange(30) - torch.arange(30)[:, None]
-    found = bias(offsets)
+    found = bias(torch.arange(30) - torch.arange(30)[:, None])
     assert found.shape == (1, 3, 30, 30)
     for offset in range(-29, 30):
         diagonal = found[0].diagonal(offset, dim1=1, dim2=2)

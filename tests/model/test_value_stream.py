@@ -120,5 +120,4 @@ def test_the_documented_network_is_one() -> None:
     section = MODELS.read_text(encoding="utf-8").split("\n## Your own shapes")[1]
     shown = json.loads(section.split("```json")[1].split("```")[0])
     assert shown.pop("model_type") == "polyhead"
-    encoder = Encoder(EncoderConfig.from_dict(shown)).eval()
-    assert encoder(IDS, LENGTHS).pooled.shape == (3, 64)
+    assert Encoder(EncoderConfig.from_dict(shown)).eval()(IDS, LENGTHS).pooled.shape == (3, 64)

@@ -243,8 +243,7 @@ def test_messages_name_flags_that_a_command_has() -> None:
     of_any = set[str]().union(*known.values(), PIPS)
     for package, flags in (("service", of_service), ("export", of_any), ("polyhead", of_any), ("train", of_any)):
         for path in sorted((ROOT / package).rglob("*.py")):
-            named = {flag for text in _texts(path) for flag in FLAG.findall(text)}
-            assert named <= flags | OTHERS, path
+            assert {flag for text in _texts(path) for flag in FLAG.findall(text)} <= flags | OTHERS, path
 
 
 @pytest.mark.parametrize("name", ["encode", "explain", "classify", "rerank", "similar", "tune", "serve"])

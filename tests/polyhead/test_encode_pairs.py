@@ -52,8 +52,7 @@ def test_pairs_are_read_together(
 
 
 def test_pairs_of_the_command_line_become_parquet(model: Engine) -> None:
-    texts = [text for row in ROWS for text in row]
-    assert main(["encode", "--pairs", *texts, "--output", "out.parquet"]) == 0
+    assert main(["encode", "--pairs", *[text for row in ROWS for text in row], "--output", "out.parquet"]) == 0
     table = parquet.read_table("out.parquet")
     columns = table["text"].to_pylist(), table["text_pair"].to_pylist()
     assert list(zip(*columns, strict=True)) == ROWS

@@ -128,8 +128,7 @@ def test_tokenize(shared: Served) -> None:
 
 def test_info_holds_manifest_limits_and_versions(serve: Serve) -> None:
     served = serve("--max-texts", "7")
-    response = served.client.get("/info")
-    info = Info.model_validate_json(response.content)
+    info = Info.model_validate_json(served.client.get("/info").content)
     assert info.model == MODEL_NAME
     assert info.manifest == json.loads(json.dumps(served.engine.manifest.to_dict()))
     assert info.limits["max_texts"] == 7

@@ -88,8 +88,7 @@ def test_takes_the_lesser_of_affinity_and_quota(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, affinity: int, cores: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(affinity)))
-    root = tree(tmp_path, {"proc/self/cgroup": "0::/", f"{V2}/cpu.max": quota})
-    assert usable_cores(root) == cores
+    assert usable_cores(tree(tmp_path, {"proc/self/cgroup": "0::/", f"{V2}/cpu.max": quota})) == cores
 
 
 def test_without_an_affinity_all_cores_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,8 +203,7 @@ def test_clients_beyond_the_descriptors_are_told_so(fake_artifact: Path) -> None
         clients = [stack.enter_context(server.connect()) for _ in range(40)]
         for client in clients:
             client.sendall(b"GET /info HTTP/1.1\r\nHost: test\r\n\r\n")
-        statuses = Counter(read_answer(client)[0] for client in clients)
-        assert statuses == {200: 16, 503: 24}
+        assert Counter(read_answer(client)[0] for client in clients) == {200: 16, 503: 24}
 
 
 # Threads allocate 64 MB in blocks of 600 kB, with a small block that stays behind each; then all large ones are freed.

@@ -46,8 +46,7 @@ def test_a_run_hangs_once_no_deadline_can_be_left(
     backend = Slow()
     monkeypatch.setattr(service.runner, "load_backend", lambda *_, **__: backend)
     flags = ["--model", str(fake_artifact), "--request-timeout", str(request_timeout)]
-    settings = read_settings(flags) if request_timeout else None
-    runner = Runner.load(fake_artifact, settings)
+    runner = Runner.load(fake_artifact, read_settings(flags) if request_timeout else None)
     with Engine(runner) as engine:
         caller = threading.Thread(target=engine.encode, args=("cat",))
         caller.start()

@@ -134,8 +134,7 @@ def pairs(tmp_path: Path) -> Path:
 def test_a_run_brings_together_what_belongs_together(tiny_folder: Path, pairs: Path, tmp_path: Path) -> None:
     settings = ContrastSettings(model=str(tiny_folder), rows=pairs, chunk=24, dimensions=(32, 8))
     run = RunSettings(output=tmp_path / "run", epochs=3, batch_size=16, learning_rate=3e-3, evaluations=2)
-    recipe = Contrast(settings, run)
-    progress = loop.train(recipe, run)
+    progress = loop.train(Contrast(settings, run), run)
     assert progress.losses[-1][1] < progress.losses[0][1]
     record = json.loads((run.output / RECORD).read_text())
     assert record["contrast"]["dimensions"] == [32, 8]
@@ -147,8 +146,7 @@ def test_a_run_brings_together_what_belongs_together(tiny_folder: Path, pairs: P
 def test_anchors_and_documents_stand_behind_the_models_prompts(
     tiny_checkpoint: Checkpoint, pairs: Path, tmp_path: Path
 ) -> None:
-    prompts = {"query": "the cat ", "passage": "a dog "}
-    defaults = replace(tiny_checkpoint.defaults, prompts=prompts)
+    defaults = replace(tiny_checkpoint.defaults, prompts={"query": "the cat ", "passage": "a dog "})
     write_network(tmp_path / "tiny", tiny_checkpoint.encoder, replace(tiny_checkpoint, defaults=defaults))
     settings = ContrastSettings(model=str(tmp_path / "tiny"), rows=pairs)
     recipe = Contrast(settings, RunSettings(output=tmp_path / "run"))

@@ -182,8 +182,7 @@ def test_substitution_leaves_special_tokens_and_every_other_text(tokenizer: Toke
     tokens = ordinary_tokens(tokenizer)
     assert set(tokens.tolist()) == set(range(4, 16))
     batch = tokenize_texts(draw_texts(400), tokenizer, 12).batch(range(400))
-    generator = torch.Generator().manual_seed(0)
-    changed = substitute(batch, tokens, 0.5, generator)
+    changed = substitute(batch, tokens, 0.5, torch.Generator().manual_seed(0))
     differs = changed.input_ids != batch.input_ids
     assert torch.isin(changed.input_ids[differs], tokens).all()
     assert torch.isin(batch.input_ids[differs], tokens).all()

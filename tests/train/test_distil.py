@@ -84,8 +84,7 @@ def test_a_run_brings_the_student_nearer_to_its_teacher(tiny_folder: Path, text_
     }
     settings = DistilSettings(model=str(tiny_folder), texts=(text_file,), student=student)
     run = RunSettings(output=tmp_path / "small", epochs=4, batch_size=8, learning_rate=3e-3, evaluations=2)
-    progress = loop.train(Distil(settings, run), run)
-    scores = [figures["cosine_mean"] for figures in progress.evaluations]
+    scores = [figures["cosine_mean"] for figures in loop.train(Distil(settings, run), run).evaluations]
     assert scores[-1] > scores[0] + 0.05
     written = read_back(run.output).encoder.config
     assert written.num_heads == (3, 3)

@@ -41,8 +41,7 @@ def test_to_a_quality_as_many_go_as_it_allows(tiny_folder: Path, text_file: Path
 def test_rated_pairs_choose_by_loss_gradient(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
     left, right, pairs = draw_texts(60), draw_texts(60, seed=1), tmp_path / "pairs.csv"
     pairs.write_text("".join(f"{a},{b},{n % 5}\n" for n, (a, b) in enumerate(zip(left, right, strict=True))))
-    described = heal(tiny_folder, text_file, lose=99.0, pairs=pairs).described
-    assert described["chosen_by"] == "loss_gradient"
+    assert heal(tiny_folder, text_file, lose=99.0, pairs=pairs).described["chosen_by"] == "loss_gradient"
 
 
 def test_what_cannot_be_told(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:

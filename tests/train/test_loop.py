@@ -74,8 +74,7 @@ def test_a_resumed_run_ends_in_the_bits_of_an_uninterrupted_one(
     loop.train(Heal(settings, whole), whole)
     with pytest.raises(KeyboardInterrupt):
         loop.train(stopping(Heal)(settings, run), run)
-    stopped = json.loads((run.output / RECORD).read_text())
-    assert not stopped["is_done"]
+    assert not json.loads((run.output / RECORD).read_text())["is_done"]
     assert json.loads((whole.output / RECORD).read_text())["steps"] > 6
     assert (run.output / CHECKPOINT).is_file()
     again = replace(run, resume=True)

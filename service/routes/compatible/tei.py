@@ -158,8 +158,7 @@ class HostRequest(
 
 async def answer_host(request: Request, body: HostRequest) -> Response:
     """As the route that the body is for."""
-    task = services_of(request).runner().manifest.task
-    model, endpoint = _choose(body.root, task)
+    model, endpoint = _choose(body.root, services_of(request).runner().manifest.task)
     return await endpoint(request, validate_value(model, body.root))
 
 

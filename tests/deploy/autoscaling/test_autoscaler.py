@@ -53,8 +53,7 @@ def test_a_sum_asks_for_replicas_beyond_a_tolerance(current: int, value: float, 
     ],
 )
 def test_cpu_counts_starting_replicas_as_idle_on_the_way_up(usage: Usage, expected: int) -> None:
-    current = len(usage.cpu) + usage.starting or 4
-    assert cpu_replicas(0.6, current, usage) == expected
+    assert cpu_replicas(0.6, len(usage.cpu) + usage.starting or 4, usage) == expected
 
 
 def test_policies_bound_each_period() -> None:

@@ -83,8 +83,7 @@ def test_a_text_gives_the_same_bits_alone_and_in_any_batch(
     rows = [generator.integers(0, 48, length) for length in lengths]
     place %= len(rows)
     alone = session.run(batch_of(config, [rows[place]], layers=(0, 1)))
-    together = session.run(batch_of(config, rows, padding))
-    assert np.array_equal(together["pooled"][place], alone["pooled"][0])
+    assert np.array_equal(session.run(batch_of(config, rows, padding))["pooled"][place], alone["pooled"][0])
     weights = session.run(batch_of(config, rows, padding, layers=(0, 1)))[attentions_name(1)][place]
     length = lengths[place]
     assert np.array_equal(weights[:, :length, :length], alone[attentions_name(1)][0])

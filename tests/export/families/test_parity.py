@@ -47,8 +47,7 @@ def test_hidden_states_and_attention_equal_transformers(
     model, theirs, ours = pair
     assert ours.config.max_positions == model.longest  # without those that are never read
     lengths = [min(length, model.longest) for length in lengths]
-    sequence = min(max(lengths) + padding, model.longest)
-    ids, types = ids_and_types(model, len(lengths), sequence)
+    ids, types = ids_and_types(model, len(lengths), min(max(lengths) + padding, model.longest))
     expected = run_theirs(theirs, ids, types, lengths)
     eager, sdpa = (run_ours(ours.use(name), ids, types, lengths) for name in ("eager", "sdpa"))
     for row, length in enumerate(lengths):

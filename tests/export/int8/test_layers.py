@@ -22,8 +22,7 @@ def test_each_column_has_its_own_scale_and_zeros_stay_zero() -> None:
 
 @given(st.integers(1, 9), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.9, 1.0]))
 def test_no_input_saturates_a_sum_of_two_products_in_16_bits(inputs: int, seed: int, alike: float) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    weight = torch.randn(20, inputs, generator=generator)
+    weight = torch.randn(20, inputs, generator=torch.Generator().manual_seed(seed))
     weight = (1 - alike) * weight + alike * weight[:, :1].abs()  # neighbours of like size and sign
     rounded = QuantizedLinear(weight, None).weight.int()  # [K, N]
     assert rounded.abs().max() <= 127
@@ -36,15 +35,13 @@ def test_no_input_saturates_a_sum_of_two_products_in_16_bits(inputs: int, seed: 
 
 
 def test_rounds_half_to_even_and_saturates() -> None:
-    values = torch.tensor([-3.0, 0.5, 1.5, 254.6, 300.0])
-    assert quantize(values).tolist() == [0, 0, 2, 255, 255]
+    assert quantize(torch.tensor([-3.0, 0.5, 1.5, 254.6, 300.0])).tolist() == [0, 0, 2, 255, 255]
 
 
 @given(st.lists(st.floats(-0.125, 50, width=32), min_size=4, max_size=4), st.floats(0.05, 3.0))
 def test_rows_are_rounded_in_their_own_step(row: list[float], step: float) -> None:
     x = torch.tensor([row, [value / 2 for value in row]])
-    steps = torch.tensor([step, step / 2])
-    found = quantize_rows(x, steps, torch.tensor(20, dtype=torch.uint8))
+    found = quantize_rows(x, torch.tensor([step, step / 2]), torch.tensor(20, dtype=torch.uint8))
     assert torch.equal(found[0], found[1])
     inside = (x[0] / step).abs() < 200
     error = (found[0].float() - 20) * step - x[0]
@@ -57,5 +54,4 @@ def test_the_feed_forward_is_close_to_its_float_form() -> None:
     made = QuantizedFeedForward(up, QuantizedLinear(weight, None, zero_point=20), torch.zeros(16), "gelu", 0.17)
     x = torch.randint(0, 256, (64, 16)).float()
     expected = torch.nn.functional.gelu(made.up(quantize(x))) @ weight.T
-    cosine = torch.nn.functional.cosine_similarity(made(x), expected)
-    assert cosine.min() > 0.999
+    assert torch.nn.functional.cosine_similarity(made(x), expected).min() > 0.999

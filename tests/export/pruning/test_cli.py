@@ -84,8 +84,7 @@ def test_the_curve_goes_into_the_artifact_and_the_report_knows_what_is_gone(
     assert {0, 6, curve["chosen"]} == {point["removed"] for point in curve["curve"]}
     assert {step["removed"] for step in curve["latency"]} == {0, 6, curve["chosen"], 12}
 
-    subject = find_subject(str(output), weights=str(bert_folder))
-    assert subject.checkpoint.encoder.config == manifest.config
+    assert find_subject(str(output), weights=str(bert_folder)).checkpoint.encoder.config == manifest.config
     if sum(manifest.config.num_heads):
         assert main(["heads", str(output), "--corpus", str(corpus), "--weights", str(bert_folder), "--texts", "9"]) == 0
         report = json.loads((output / HEADS).read_bytes())

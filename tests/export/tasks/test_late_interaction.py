@@ -150,8 +150,7 @@ def test_both_published_forms_equal_multi_vector_encoder(name: str, form: Any, a
     checkpoint = read(folder)
     rows = [row(checkpoint, role, text) for role in ("query", "document") for text in TEXTS]
     encoder = checkpoint.encoder.use("eager")
-    outputs = run_encoder(encoder, batch(checkpoint, rows)).task_output.numpy()
-    compare(checkpoint, folder, outputs, rows)
+    compare(checkpoint, folder, run_encoder(encoder, batch(checkpoint, rows)).task_output.numpy(), rows)
     settings = settings_of(encoder.config)
     assert settings.query_expansion is not None
     assert (settings.query_expansion.length, settings.query_expansion.attend) == (QUERY_LENGTH, attend)

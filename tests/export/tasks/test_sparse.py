@@ -122,8 +122,7 @@ def test_refuses_a_head_that_contradicts_itself(tmp_path: Path) -> None:
     folder = save_sparse(draw(BERT, auto=AutoModelForMaskedLM), BERT, tmp_path)
     path = folder / "model.safetensors"
     tensors = load_file(path)
-    bias = tensors["cls.predictions.bias"]
-    save_file({**tensors, "cls.predictions.decoder.bias": bias + 1}, path)
+    save_file({**tensors, "cls.predictions.decoder.bias": tensors["cls.predictions.bias"] + 1}, path)
     with pytest.raises(UnsupportedModel, match="two biases of its logits, and they differ"):
         read(folder)
     save_file({**tensors, "cls.predictions.decoder.weight": torch.ones(400, 32)}, path)

@@ -191,8 +191,7 @@ def test_a_logit_score_module_asks_in_the_words_of_the_chat_template(
             for role, text in texts
             if text is not None
         ]
-        expected = tokenizer.apply_chat_template(messages, return_dict=True)["input_ids"]
-        assert row.input_ids.tolist() == expected
+        assert row.input_ids.tolist() == tokenizer.apply_chat_template(messages, return_dict=True)["input_ids"]
 
 
 @pytest.mark.parametrize(
@@ -240,8 +239,7 @@ def add_logit_score(folder: Path, words: tuple[str, str | None], template: str |
 
 def test_texts_are_as_long_as_on_the_card(folder: Path) -> None:
     change_json(folder / "config.json", max_position_embeddings=9000)
-    checkpoint = read_checkpoint(Folder(folder, "drawn"), task="classification")
-    assert checkpoint.max_sequence_length == 8192
+    assert read_checkpoint(Folder(folder, "drawn"), task="classification").max_sequence_length == 8192
 
 
 def test_a_language_model_is_a_reranker_only_where_asked_for(tied: Path) -> None:

@@ -129,7 +129,6 @@ def test_the_logits_of_any_token_are_decomposed(config: EncoderConfig, seed: int
 
 
 def test_a_task_without_a_vector_of_a_text_is_refused() -> None:
-    config = vary(task="multi_vector", task_settings=MultiVectorSettings(size=3))
-    encoder, ids, types = drawn(config, 0, 4)
+    encoder, ids, types = drawn(vary(task="multi_vector", task_settings=MultiVectorSettings(size=3)), 0, 4)
     with pytest.raises(ValueError, match="the output of task multi_vector is not decomposed"):
         decompose(encoder, ids, types)

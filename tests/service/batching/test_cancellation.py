@@ -99,8 +99,7 @@ def test_cancelling_late_or_twice_calls_once() -> None:
 
 
 async def test_nothing_is_taken_whose_turn_comes_after_its_deadline() -> None:
-    backend = EndableBackend()
-    batcher = batcher_over(backend)
+    batcher = batcher_over(EndableBackend())
     batcher.executor.rate.add(1, 10.0)  # a token in ten seconds
     waiting = [await begin(batcher, job(*[1] * 50)) for _ in range(4)]
     with pytest.raises(Overloaded, match="the expected wait is"):

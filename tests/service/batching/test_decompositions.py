@@ -120,8 +120,7 @@ def test_what_a_run_of_a_few_tokens_costs_says_little_about_long_texts() -> None
     queue._rate = rate = Mock(wraps=queue._rate)
     submit(queue, text(3), text(256))
     assert rate.seconds_for.call_args_list[0].args[0] == 3**2 + 256**2 + (1 + 32) * FIXED_ROWS
-    runs = [call.args[0] - FIXED_ROWS for call in rate.add.call_args_list]
-    assert runs == [3 * 3, *[8 * 256] * 32]
+    assert [call.args[0] - FIXED_ROWS for call in rate.add.call_args_list] == [3 * 3, *[8 * 256] * 32]
     queue.close()
 
 

@@ -34,8 +34,7 @@ def compute(batch: Batch) -> BatchOutput:
 
 
 def test_texts_with_gates_and_without_ride_together() -> None:
-    gates = np.array([0.0, 1.0, 0.5], dtype=np.float32)
-    masked = Job(np.array([1, 2]), head_gates=gates)
+    masked = Job(np.array([1, 2]), head_gates=np.array([0.0, 1.0, 0.5], dtype=np.float32))
     batch = collate([job([5]), masked, job([7, 8, 9])])
     assert batch.head_gates is not None
     assert batch.head_gates.tolist() == [[1, 1, 1], [0, 1, 0.5], [1, 1, 1]]

@@ -158,8 +158,7 @@ def test_requests_that_left_are_forgotten() -> None:
 
 def grow(texts: int) -> None:
     """A queue's life at a size: many requests come, half of them leave, batches of mixed lengths are taken."""
-    limits = BatchLimits(max_tokens=256, max_padding=0.1, max_pairs=10**9)
-    queue: JobQueue[QueuedRequest] = JobQueue(limits)
+    queue: JobQueue[QueuedRequest] = JobQueue(BatchLimits(max_tokens=256, max_padding=0.1, max_pairs=10**9))
     requests = [add(queue, [1 + (7 * i + j) % 200 for j in range(10)], now=i / 100) for i in range(texts // 10)]
     for request in requests[::2]:
         queue.remove(request)

@@ -110,8 +110,7 @@ def test_requests_on_their_way_to_the_queue_are_counted_until_they_are_there(sto
     storm.queue.room = 1
     assert storm.ask() == b""
     (begin_turn,) = storm.loop.call_soon.call_args.args
-    another = Storm(early=storm.early)
-    assert another.ask().startswith(b"HTTP/1.1 429")
+    assert Storm(early=storm.early).ask().startswith(b"HTTP/1.1 429")
     begin_turn()
     assert Storm(early=storm.early).ask() == b""
 

@@ -250,8 +250,7 @@ def test_backend_failure_is_500_with_a_fixed_text(serve: Serve) -> None:
     backend.fails = True
     served = serve(backend=backend)
     response = served.encode({"inputs": "slow"})
-    error = error_of(response)
-    assert (response.status_code, error["code"]) == (500, InferenceFailed.code)
+    assert (response.status_code, error_of(response)["code"]) == (500, InferenceFailed.code)
     assert "told to fail" not in response.text
     assert served.encode({"inputs": "cat"}).status_code == 200
 

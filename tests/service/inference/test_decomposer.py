@@ -51,8 +51,7 @@ def test_the_engine_explains_what_it_encodes(embedder: TaskArtifact) -> None:
                 parts = decompose(encoder, ids[None]).output  # the biases' is the last
             whole = parts.sum(dim=0)
             np.testing.assert_allclose(entry["norms"], parts.norm(dim=1) / whole.norm(), atol=1e-5)
-            cosines = torch.cosine_similarity(parts, whole[None])
-            np.testing.assert_allclose(entry["cosines"], cosines, atol=1e-5)
+            np.testing.assert_allclose(entry["cosines"], torch.cosine_similarity(parts, whole[None]), atol=1e-5)
             assert entry["norms"] @ entry["cosines"] == pytest.approx(np.linalg.norm(vector), abs=1e-5)
 
 

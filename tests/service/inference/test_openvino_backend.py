@@ -69,8 +69,7 @@ def test_plain_answers_are_those_of_onnx_runtime(task: str, request: pytest.Fixt
 
 def test_what_is_asked_for_besides_is_onnx_runtimes_to_the_bit(artifact: Artifact) -> None:
     backend, reference = OpenVinoBackend(artifact), OnnxBackend(artifact)
-    heads = sum(artifact.manifest.config.num_heads)
-    gates = np.zeros((2, heads), np.float32)
+    gates = np.zeros((2, sum(artifact.manifest.config.num_heads)), np.float32)
     for wanted in (
         {"attention_layers": (0, 1)},
         {"attention_layers": (1,), "wants_norms": True},
@@ -139,8 +138,7 @@ def test_the_service_loads_it_and_says_what_computes(artifact: Artifact, embedde
 def test_a_processor_without_bf16_says_so_and_computes_in_float32(
     embedder: TaskArtifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    artifact = for_openvino(embedder.artifact, tmp_path / "bf16", precision="bf16")
-    backend = OpenVinoBackend(artifact)
+    backend = OpenVinoBackend(for_openvino(embedder.artifact, tmp_path / "bf16", precision="bf16"))
     has_bf16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     assert backend.computes_in == ("bf16" if has_bf16 else "f32")
     assert ("has no bf16 (AMX or AVX512-BF16)" in caplog.text) == (not has_bf16)

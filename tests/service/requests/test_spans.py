@@ -37,8 +37,7 @@ def test_spans_are_of_models_that_take_the_mean(embedder: TaskArtifact, config: 
     with pytest.raises(Invalid, match=f"drawn pools by {way}; leave spans out") as raised:
         plan_encoding(request, inputs, manifest(embedder, **config))
     assert raised.value.param == "spans"
-    plan = plan_encoding(request, inputs, manifest(embedder))
-    assert plan.spans is not None
+    assert plan_encoding(request, inputs, manifest(embedder)).spans is not None
 
 
 def test_a_thousand_long_spans_cost_what_short_ones_do(generator: np.random.Generator) -> None:

@@ -44,8 +44,7 @@ def test_each_tokens_part_has_its_norm_and_cosine(served: Served, options: dict[
         norms, cosines = figures(parts, whole, normalize=options.get("normalize", True))
         np.testing.assert_allclose(entry["norms"], norms, rtol=1e-5)
         np.testing.assert_allclose(entry["cosines"], cosines, atol=1e-5)
-        total = np.dot(entry["norms"], entry["cosines"])
-        assert total == pytest.approx(np.linalg.norm(vector), abs=1e-5)
+        assert np.dot(entry["norms"], entry["cosines"]) == pytest.approx(np.linalg.norm(vector), abs=1e-5)
     assert answer["attention"][0]["tokens"] == ["[CLS]", "the", "cat", "##s", "sat", "[SEP]"]
     assert answer["attention"][0]["offsets"][2] == [4, 7]
 
@@ -54,8 +53,7 @@ def test_a_words_part_is_the_sum_of_its_tokens(served: Served) -> None:
     entry = encode(served, level="word").json()["attention"][0]
     assert entry["words"] == ["[CLS]", "the", "cats", "sat", "[SEP]"]
     parts, whole = expected(IDS)
-    words = np.vstack([parts[:2], parts[2:4].sum(axis=0), parts[4:]])
-    norms, cosines = figures(words, whole)
+    norms, cosines = figures(np.vstack([parts[:2], parts[2:4].sum(axis=0), parts[4:]]), whole)
     np.testing.assert_allclose(entry["norms"], norms, rtol=1e-5)
     np.testing.assert_allclose(entry["cosines"], cosines, atol=1e-5)
 

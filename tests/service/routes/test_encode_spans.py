@@ -51,8 +51,7 @@ def test_a_span_is_the_mean_of_its_tokens(
 
 def test_spans_side_by_side_share_no_token_and_leave_none_out(client: Client, embedder: TaskArtifact) -> None:
     asked, text = client(embedder.artifact), "the cat sat on the mat."
-    cuts = [0, 5, 11, len(text)]
-    spans = [[start, end] for start, end in pairwise(cuts)]
+    spans = [[start, end] for start, end in pairwise([0, 5, 11, len(text)])]
     asked_for = {"inputs": text, "normalize": False, "attention": {"layers": "last"}}
     answer = post(asked, "/encode", **asked_for, spans=[[*spans, [0, len(text)]]])
     *parts, whole = np.array(answer["embeddings"][0])

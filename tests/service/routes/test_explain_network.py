@@ -68,8 +68,7 @@ def test_top_pairs_are_the_largest_and_say_what_is_left(served: Served, through:
 
 def test_a_long_text_is_refused_before_anything_runs(serve: Serve) -> None:
     decomposer = FakeDecomposer()
-    served = serve("--max-explained-tokens", "6", decomposer=decomposer)
-    status, param, message = refused(served)
+    status, param, message = refused(serve("--max-explained-tokens", "6", decomposer=decomposer))
     assert (status, param) == (413, "a")
     assert message.startswith(f"a: {len(IDS_A)} tokens, at most 6 are explained")
     assert not decomposer.sources
@@ -104,6 +103,5 @@ def test_a_failure_is_a_500_without_details(serve: Serve) -> None:
 def test_a_deadline_cancels_what_runs(serve: Serve) -> None:
     decomposer = FakeDecomposer()
     decomposer.gate.clear()
-    served = serve("--request-timeout", "0.2", decomposer=decomposer)
-    assert explain(served).status_code == 504
+    assert explain(serve("--request-timeout", "0.2", decomposer=decomposer)).status_code == 504
     assert decomposer.gate.wait(10)  # the run was cancelled

@@ -81,8 +81,7 @@ def test_other_tokenizers_have_no_shorter_way() -> None:
     for made in (FastTokenizer.from_str(bpe().to_str()), FastTokenizer.from_str(unigram().to_str()), lower):
         made.enable_truncation(LONGEST)
         assert PlainText.of(made) is None
-    untruncated = FastTokenizer.from_str(wordpiece().to_str())
-    assert PlainText.of(untruncated) is None
+    assert PlainText.of(FastTokenizer.from_str(wordpiece().to_str())) is None
     whole_words = FastTokenizer.from_str(wordpiece().to_str())
     whole_words.model = WordLevel(wordpiece().get_vocab(), unk_token="[UNK]")  # noqa: S106 - a token of the vocabulary
     whole_words.enable_truncation(LONGEST)

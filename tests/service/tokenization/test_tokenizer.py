@@ -139,8 +139,7 @@ def test_huge_file_is_not_read_and_a_length_leaves_room(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_ids_alone_are_the_same_ids_for_every_kind_of_tokenizer(kind: str) -> None:
-    made = TOKENIZERS[kind]()
-    tokenizer = Tokenizer(FastTokenizer.from_str(made.to_str()), 16, threads=1)
+    tokenizer = Tokenizer(FastTokenizer.from_str(TOKENIZERS[kind]().to_str()), 16, threads=1)
     texts = [*varied_texts(), "<mask> [MASK] </s>", " leading and trailing ", "\n\t"]
     alone, whole = tokenizer.encode_now(texts, ids_only=True), tokenizer.encode_now(texts)
     assert [item.input_ids.tolist() for item in alone] == [item.input_ids.tolist() for item in whole]
