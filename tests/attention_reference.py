@@ -61,9 +61,7 @@ def _projections(options: Mapping[str, Any], special: Array, word_ids: Sequence[
     groups = [[token] for token in range(len(special))]
     if options.get("level") == "word":
         names = [("token", token) if word is None else ("word", word) for token, word in enumerate(word_ids)]
-        groups = [
-            [token for token, _ in group] for _, group in itertools.groupby(enumerate(names), lambda pair: pair[1])
-        ]
+        groups = [[at for at, _ in group] for _, group in itertools.groupby(enumerate(names), lambda pair: pair[1])]
     kept = [group for group in groups if not (options.get("exclude_special") and special[group[0]])]
     queries = groups[:1] if options.get("queries") == "cls" else kept
     rows, columns = np.zeros((len(queries), len(special))), np.zeros((len(special), len(kept)))

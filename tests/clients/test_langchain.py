@@ -43,9 +43,7 @@ def test_openai_as_many_texts_as_it_sends_at_once(url: str, encode: Any) -> None
     assert found[-1] == pytest.approx(encode(many[-1])[0], abs=1e-6)
 
 
-def test_openai_token_ids_as_it_sends_by_default_are_refused(
-    url: str, texts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openai_token_ids_by_default_are_refused(url: str, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The default encoding would be downloaded; one of single bytes does what matters: it is not this model's."""
     ranks = {bytes([byte]): byte for byte in range(256)}
     encoding = tiktoken.Encoding("bytes", pat_str=r"(?s).", mergeable_ranks=ranks, special_tokens={})

@@ -29,9 +29,7 @@ def test_texts_come_back_in_base64_as_the_client_asks_by_default(
 
 
 def test_floats_users_and_one_text(client: openai.OpenAI, same: Any, texts: list[str]) -> None:
-    answers = [
-        client.embeddings.create(model="any", input=text, encoding_format="float", user="someone") for text in texts
-    ]
+    answers = [client.embeddings.create(model="any", input=text, encoding_format="float", user="you") for text in texts]
     same([answer.data[0].embedding for answer in answers])
 
 

@@ -14,9 +14,7 @@ from tests.deploy.tools import DEPLOY, run, tool
 KUBERNETES = DEPLOY / "kubernetes"
 MODELS = "models"  # the overlay with several Deployments
 OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir() if path.is_dir() and path.name != MODELS)
-COMPONENTS = sorted(
-    path.name for path in (KUBERNETES / "components").iterdir() if (path / "kustomization.yaml").exists()
-)
+COMPONENTS = sorted(one.name for one in (KUBERNETES / "components").iterdir() if (one / "kustomization.yaml").exists())
 
 Resource = dict[str, Any]
 

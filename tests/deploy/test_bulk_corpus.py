@@ -34,9 +34,7 @@ def without_ids(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         ]),
     ],
 )  # fmt: skip
-def test_every_kind_is_read_and_gets_ids(
-    name: str, content: str, expected: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_every_kind_is_read_and_gets_ids(name: str, content: str, expected: list[Any], tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content.encode())
     found = rows(tmp_path / name)
     assert without_ids(found) == expected
@@ -72,9 +70,7 @@ def test_an_edited_line_changes_its_chunk_alone(tmp_path: Path, monkeypatch: pyt
     assert sum(chunk.share for chunk in before) == pytest.approx(1)
     path.write_text("\n".join(["a new first line", *lines[:1500], "a changed line", *lines[1501:-1]]))
     after = cut(path)
-    assert sorted(row["text"] for chunk in after for row in chunk.rows.to_pylist()) == sorted(
-        path.read_text().split("\n")
-    )
+    assert sorted(row["text"] for one in after for row in one.rows.to_pylist()) == sorted(path.read_text().split("\n"))
     assert len({chunk.name for chunk in after} - {chunk.name for chunk in before}) <= 4
     kept = {row["text"]: row["id"] for chunk in before for row in chunk.rows.to_pylist()}
     same = {row["text"]: row["id"] for chunk in after for row in chunk.rows.to_pylist() if row["text"] in kept}

@@ -44,9 +44,7 @@ def test_what_the_model_has_not(tmp_path: Path) -> None:
         check_choices(cast(Manifest, classifier), dimensions=None, prompt_name=None)
 
 
-def test_a_text_that_fails_costs_its_own_row_and_is_tried_again(
-    encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_text_costs_its_row_and_is_tried_again(encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     is_broken = True
 
     def encode(texts: Sequence[str]) -> Float32Array:

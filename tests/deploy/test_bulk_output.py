@@ -77,9 +77,7 @@ def test_two_runs_never_write_to_one_folder(output: Output) -> None:
         pass
 
 
-def test_a_lock_that_could_not_be_written_once_is_renewed(
-    output: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_not_written_once_is_renewed(output: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[float] = []
     write = Output._write_json
 

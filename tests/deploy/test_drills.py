@@ -31,12 +31,7 @@ from tests.service.process import ServerProcess, wait_until
 
 pytestmark = pytest.mark.slow
 
-QUEUE_OF_16_TEXTS = (
-    "--max-request-tokens=48",
-    "--max-queue-tokens=48",
-    "--max-batch-tokens=3",
-    "--max-queue-delay=1e6",
-)
+QUEUE_OF_16 = ("--max-request-tokens=48", "--max-queue-tokens=48", "--max-batch-tokens=3", "--max-queue-delay=1e6")
 PATIENCE = 120.0  # seconds
 LIMIT_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}
 
@@ -47,7 +42,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_slow_runs_and_a_full_queue(model: Path, tmp_path: Path) -> None:
-    with serve(model, *QUEUE_OF_16_TEXTS, run_seconds=1.1) as server, watched(tmp_path, server) as prometheus:
+    with serve(model, *QUEUE_OF_16, run_seconds=1.1) as server, watched(tmp_path, server) as prometheus:
         with asking(server, clients=20):
             wait_for(prometheus, "PolyheadQueueAge", "PolyheadQueueSaturated", "PolyheadLatencyBudgetBurn")
             wait_for(prometheus, "PolyheadShedding", "PolyheadRefusalBudgetBurn")
@@ -181,9 +176,7 @@ def test_what_the_cluster_says(tmp_path: Path) -> None:
         wait_for(prometheus, "PolyheadRestarts", do=restart)
 
 
-def serve(
-    folder: Path, *flags: str, port: int = 0, run_seconds: float = 0.0, group: Path | None = None
-) -> ServerProcess:
+def serve(folder: Path, *flags: str, port: int = 0, run_seconds: float = 0, group: Path | None = None) -> ServerProcess:
     """A service with one worker, whose every run takes so long, in a control group or none."""
     command = ("--model", str(folder), "--workers", "1", *flags, *(("--port", str(port)) if port else ()))
     environment = {"FAKE_RUN_SECONDS": str(run_seconds), "FAKE_CONTROL_GROUP": str(group or "")}
@@ -245,9 +238,7 @@ def value_of(prometheus: Prometheus, series: str) -> float:
 def memory_group(limit: int) -> Iterator[Path]:
     """A control group whose processes may have this many bytes of memory together."""
     found = cgroup_directories(Path("/"), "memory")
-    mounts = [
-        (directory, name) for version, directory in found if (directory / (name := LIMIT_FILES[version])).exists()
-    ]
+    mounts = [(folder, name) for version, folder in found if (folder / (name := LIMIT_FILES[version])).exists()]
     if not mounts:
         pytest.skip("there is no control group with a limit of memory")
     group = mounts[-1][0] / f"polyhead-drill-{os.getpid()}"

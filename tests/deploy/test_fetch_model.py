@@ -66,9 +66,8 @@ def names(directory: Path) -> set[str]:
 
 def test_fetches_the_whole_artifact(url: str, store: Path, volume: Path) -> None:
     assert fetch(url, hash_file(store / MANIFEST), volume).manifest.model == "tests/tiny"
-    assert {name: hash_file(volume / name) for name in names(volume)} == {
-        name: hash_file(store / name) for name in names(store)
-    }
+    copied, stored = ({name: hash_file(at / name) for name in names(at)} for at in (volume, store))
+    assert copied == stored
 
 
 def test_goes_on_where_it_was_ended(url: str, store: Path, volume: Path, asked: list[str]) -> None:

@@ -139,9 +139,7 @@ def test_cores_and_memory_are_enough(name: str, monkeypatch: pytest.MonkeyPatch)
 def test_what_a_pod_may_write_is_bounded_and_is_enough_for_its_volumes(name: str) -> None:
     """What lies in an emptyDir counts against the limit of the whole pod, which is evicted beyond it."""
     text = rendered(name)
-    volumes = sum(
-        bytes_of(one["emptyDir"]["sizeLimit"]) for one in pod(text)["spec"].get("volumes", ()) if "emptyDir" in one
-    )
+    volumes = sum(bytes_of(v["emptyDir"]["sizeLimit"]) for v in pod(text)["spec"].get("volumes", ()) if "emptyDir" in v)
     for found in containers(text):
         given = found["resources"]
         assert bytes_of(given["requests"]["ephemeral-storage"]) <= bytes_of(given["limits"]["ephemeral-storage"])

@@ -31,10 +31,7 @@ def made_up(asked: list[str]) -> Prometheus:
         found = values(expression)
         times = np.arange(start, end, step)[: len(found)].tolist()
         edges = ("0.1", "1.0", "+Inf") if found else ()
-        return [
-            Series({**INSTANCE, "le": le}, times, [value * (1 + rank) for value in found])
-            for rank, le in enumerate(edges)
-        ]
+        return [Series({**INSTANCE, "le": le}, times, [one * (1 + n) for one in found]) for n, le in enumerate(edges)]
 
     return Mock(spec=Prometheus, query=query, query_range=query_range)
 

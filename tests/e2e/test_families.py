@@ -54,9 +54,7 @@ class Served:
 
 def cases() -> list[Any]:
     models = {model.name: model for model in MODELS}
-    return [
-        pytest.param(models[name], id=name, marks=[] if name in FAST else [pytest.mark.exhaustive]) for name in SERVED
-    ]
+    return [pytest.param(models[one], id=one, marks=[] if one in FAST else [pytest.mark.exhaustive]) for one in SERVED]
 
 
 @pytest.fixture(scope="module", params=cases())
@@ -112,9 +110,7 @@ def test_words(served: Served) -> None:
             [place for place, is_kept in zip(expected["offset_mapping"], kept, strict=True) if is_kept],
         )
         for word, tokens in enumerate(pieces):
-            np.testing.assert_allclose(
-                found[:, word].sum(axis=-1), mass[:, tokens].mean(axis=-1), atol=2 * TOLERANCE, rtol=0
-            )
+            np.testing.assert_allclose(found[:, word].sum(-1), mass[:, tokens].mean(-1), atol=2 * TOLERANCE, rtol=0)
 
 
 def pieces_of(text: str, words: list[list[int]], tokens: list[tuple[int, int]]) -> list[list[int]]:

@@ -90,9 +90,7 @@ def test_end_in_the_middle_of_load_loses_nothing(engine_artifact: Path, processe
 
 
 def test_no_text_is_written_anywhere(default_artifact: Path) -> None:
-    with ServerProcess(
-        "service", "--model", str(default_artifact), "--log-level", "debug"
-    ).wait_until_ready() as server:
+    with ServerProcess("service", "--model", str(default_artifact), "--log-level=debug").wait_until_ready() as server:
         bodies: list[Any] = [
             {"inputs": CANARY, "attention": {}},
             {"inputs": [CANARY * 1000, CANARY]},

@@ -86,9 +86,7 @@ def test_a_python_of_another_version_or_of_none_is_refused_with_a_sentence(tmp_p
     """A Python that says it is of this version."""
     python: str | Path = version
     if version != "nowhere":
-        python = program(
-            tmp_path / "python", f'exec {sys.executable} -c "import sys; sys.version_info = {version}; $2"'
-        )
+        python = program(tmp_path / "python", f'exec {sys.executable} -c "import sys; sys.version_info={version}; $2"')
     status, said = run("make", f"PYTHON={python}", f"VENV={tmp_path}/environment", f"{tmp_path}/environment/bin/python")
     assert status != 0
     assert f"{python} is not there, or it is no Python of 3.11 to 3.13: install one of python3.11" in said

@@ -109,9 +109,7 @@ def test_products_of_8_bits_are_exact_without_vnni(tmp_path: Path, processor: st
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
-def test_a_text_does_not_depend_on_how_far_it_is_padded(
-    tiny_checkpoint: Checkpoint, tmp_path: Path, processor: str
-) -> None:
+def test_a_text_does_not_depend_on_its_padding(tiny_checkpoint: Checkpoint, tmp_path: Path, processor: str) -> None:
     artifact = tmp_path / "artifact"
     export_artifact(tiny_checkpoint, artifact, explains=False)
     differing = emulate(tmp_path, processor, LENGTHS, str(artifact))

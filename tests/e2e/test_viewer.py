@@ -53,9 +53,7 @@ def check_numbers(viewer: ViewerPage, expected: Any) -> None:
         viewer.page.locator("#save-json").focus()
 
 
-def test_a_text_fills_the_grid_and_a_head_has_its_numbers(
-    open_viewer: OpenViewer, viewer_server: ServerProcess
-) -> None:
+def test_a_text_fills_the_grid_and_a_head_its_numbers(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     viewer = open_viewer("layer=3&head=2")
     expect(viewer.page.locator("#work")).to_be_hidden()
     viewer.show(TEXT)
@@ -102,9 +100,7 @@ def test_numbers_follow_what_is_hidden_and_the_level(open_viewer: OpenViewer, vi
     check_numbers(viewer, weights_of(viewer_server, TEXT, 3, 2, level="word"))
 
 
-def test_contributions_of_two_texts_add_up_to_their_similarity(
-    open_viewer: OpenViewer, viewer_server: ServerProcess
-) -> None:
+def test_contributions_of_two_texts_add_up_to_similarity(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     """Of their final token vectors, and of their input tokens with those of the biases."""
     viewer = open_viewer("mode=pair")
     viewer.type(PAIR[0])
@@ -199,9 +195,7 @@ def test_a_phone_scrolls_down_only(open_viewer: OpenViewer) -> None:
         assert widths[0] <= widths[1] == 360
 
 
-def test_heads_are_found_sorted_and_filtered_by_what_they_do(
-    open_viewer: OpenViewer, viewer_server: ServerProcess
-) -> None:
+def test_heads_are_found_sorted_and_filtered_by_figures(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     statistics, norms = (
         ask(viewer_server, "/encode", {"inputs": TEXT, "attention": {"layers": "all", "form": form}})["attention"][0]
         for form in ("stats", "norms")

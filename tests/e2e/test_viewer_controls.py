@@ -106,9 +106,7 @@ def lines_of(svg: Path) -> list[str | None]:
     return [part.text for part in drawn.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_what_is_shown_goes_to_other_programs(
-    open_viewer: OpenViewer, viewer_server: ServerProcess, tmp_path: Path
-) -> None:
+def test_what_is_shown_goes_elsewhere(open_viewer: OpenViewer, viewer_server: ServerProcess, tmp_path: Path) -> None:
     viewer = open_viewer("layer=5&head=0&hide=1")
     text = "It's \"large\", isn't it?"
     viewer.show(text)
@@ -184,9 +182,7 @@ def test_axe_finds_nothing(open_viewer: OpenViewer, theme: str, width: int) -> N
     assert [(one["id"], [node["html"][:120] for node in one["nodes"]]) for one in found] == []
 
 
-def test_a_picture_of_any_text_is_well_formed_and_of_nothing_there_is_none(
-    open_viewer: OpenViewer, tmp_path: Path
-) -> None:
+def test_pictures_of_any_text_are_well_formed_and_nothing_has_none(open_viewer: OpenViewer, tmp_path: Path) -> None:
     viewer = open_viewer(a="a\u0001b <c>\ufffe & 'd'")
     assert lines_of(viewer.save("svg", tmp_path))[1] == "Text: ab <c> & 'd'"
     viewer.page.get_by_label("Hide special tokens").check()

@@ -62,9 +62,7 @@ def test_saved_data_is_of_one_request(
 def test_nothing_of_the_text_before_stands_beside_the_new_one(open_viewer: OpenViewer) -> None:
     viewer = open_viewer(a="Hi there")
     before = viewer.page.locator("#statistics").inner_text()
-    delay(
-        viewer, "encode", wanted=lambda body: "head_mask" not in body and body.get("attention", {}).get("form") is None
-    )
+    delay(viewer, "encode", wanted=lambda one: "head_mask" not in one and one.get("attention", {}).get("form") is None)
     viewer.type(OTHER)
     expect(viewer.page.locator("#work")).to_have_attribute("aria-busy", "true")
     for _ in range(20):  # until the map is drawn, the numbers are neither of the old text nor next to the old map

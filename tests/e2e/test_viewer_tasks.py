@@ -132,9 +132,7 @@ def why(viewer: ViewerPage, query: str, documents: list[str]) -> tuple[list[floa
 
 
 @on(pytest.param("embedder", marks=pytest.mark.exhaustive), "reranker", "prompted", "dot_products")
-def test_the_page_says_why_one_document_stands_above_another(
-    open_viewer: OpenViewer, viewer_server: ServerProcess
-) -> None:
+def test_the_page_says_why_one_document_is_above_another(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     viewer = open_viewer()
     query, documents = "the cat", ["it rained", "the cat sat on the mat", "a dog"]
     order = ask(viewer_server, "/rerank", {"query": query, "texts": documents, "raw_scores": True})
@@ -153,9 +151,7 @@ def test_the_page_says_why_one_document_stands_above_another(
 
 
 @on("dot_products")
-def test_effects_are_of_directions_where_vectors_have_lengths(
-    open_viewer: OpenViewer, viewer_server: ServerProcess
-) -> None:
+def test_effects_are_of_directions_where_vectors_differ(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     viewer = open_viewer("mode=pair&off=1.2")
     viewer.page.route("**/explain", lambda route: route.fulfill(status=422))
     show_pair(viewer)
@@ -171,9 +167,7 @@ def test_effects_are_of_directions_where_vectors_have_lengths(
 
 
 @on("table")
-def test_a_model_without_heads_says_so_and_compares_texts(
-    open_viewer: OpenViewer, viewer_server: ServerProcess
-) -> None:
+def test_a_model_without_heads_compares_texts(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     viewer = open_viewer("mode=pair&off=1.2")
     viewer.type(DOCUMENT, "#b")
     viewer.type(QUERY)
@@ -287,9 +281,7 @@ def test_a_refused_pair_is_said_in_the_servers_words(open_viewer: OpenViewer) ->
 
 
 @on("expanding_encoder")
-def test_a_multi_vector_model_shows_what_each_token_found(
-    open_viewer: OpenViewer, viewer_server: ServerProcess
-) -> None:
+def test_a_multi_vector_model_shows_what_a_token_found(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     viewer = open_viewer("mode=pair", width=1440)
     document = "🙂 the dog ate. The cat sat on the mat."  # a character of two halves in JavaScript
     viewer.type(document, "#b")

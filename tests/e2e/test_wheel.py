@@ -86,9 +86,7 @@ def test_the_engine_and_the_command_line_live_beside_packages_of_our_names(
     assert all(words in shown for words in ("verify", "embedding", "heal", "--precision"))
 
 
-def test_several_processes_serve_beside_packages_of_our_names(
-    installed: Path, project: Path, embedder: TaskArtifact
-) -> None:
+def test_processes_serve_beside_packages_of_our_names(installed: Path, project: Path, embedder: TaskArtifact) -> None:
     flags = ("--uds", str(project / "socket"), "--processes", "2")
     command = [str(installed), "-m", "polyhead", "serve", str(embedder.artifact), *flags]
     with subprocess.Popen(command, cwd=project, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603

@@ -124,9 +124,7 @@ def test_an_index_of_other_passages_is_not_gone_on_with(
         assert "holds other passages" in capsys.readouterr().err
 
 
-def test_passages_want_vectors_of_tokens(
-    embedder: TaskArtifact, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_passages_want_vectors_of_tokens(embedder: TaskArtifact, folder: Path, capsys: Any) -> None:
     with pytest.raises(SystemExit, match="1"):
         search_passages.main([str(folder / "animals.txt"), "a cat", "--model", str(embedder.artifact)])
     assert "gives no vectors of tokens (its task is embedding)" in capsys.readouterr().err
@@ -162,9 +160,7 @@ def test_pairs_of_tokens_add_up_to_the_cosine(embedder: TaskArtifact, capsys: py
     assert sum(float(row.split()[0]) for row in [*rows, rest]) == pytest.approx(similarity, abs=5e-4)
 
 
-def test_what_is_not_there_is_one_line(
-    folder: Path, classifier: TaskArtifact, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_there_is_one_line(folder: Path, classifier: TaskArtifact, capsys: Any) -> None:
     lines, model = str(folder / "animals.txt"), ["--model", str(folder / "no model")]
     other = ["--model", str(classifier.artifact)]
     calls: list[tuple[Any, list[str], str]] = [

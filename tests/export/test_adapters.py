@@ -47,10 +47,8 @@ def write_adapter(folder: Path, weights: dict[str, Tensor], **settings: Any) -> 
         outputs, inputs = weights[f"{module}.weight"].shape
         if module == "embed_tokens":
             outputs, inputs = inputs, outputs
-        pairs[module] = (
-            torch.randn(3, inputs, generator=generator) * 0.3,
-            torch.randn(outputs, 3, generator=generator) * 0.3,
-        )
+        first, second = (torch.randn(*shape, generator=generator) * 0.3 for shape in ((3, inputs), (outputs, 3)))
+        pairs[module] = first, second
         ending = "lora_embedding_{}" if module == "embed_tokens" else "lora_{}.weight"
         for letter, tensor in zip("AB", pairs[module], strict=True):
             stored[f"base_model.model.{module}.{ending.format(letter)}"] = tensor
@@ -119,9 +117,7 @@ def test_adapters_in_the_networks_folder_are_named(base: Path) -> None:
         ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa': True, False, 'gaussian' is supported"),
     ],
 )
-def test_what_is_not_plain_is_refused_by_name(
-    base: Path, tmp_path: Path, settings: dict[str, Any], message: str
-) -> None:
+def test_what_is_not_plain_is_refused_by_name(base: Path, tmp_path: Path, settings: Any, message: str) -> None:
     write_adapter(tmp_path / "lora", load_file(base / "model.safetensors"), **settings)
     with pytest.raises(ExportError, match=message):
         read(base, str(tmp_path / "lora"))
@@ -137,9 +133,7 @@ def test_what_is_not_plain_is_refused_by_name(
         ("layers.0.self_attn.q_proj.lora_magnitude_vector", torch.ones(48), "holds .*, which is no part of plain LoRA"),
     ],
 )
-def test_tensors_that_do_not_fit_are_refused(
-    base: Path, tmp_path: Path, name: str, tensor: Tensor, message: str
-) -> None:
+def test_tensors_that_misfit_are_refused(base: Path, tmp_path: Path, name: str, tensor: Tensor, message: str) -> None:
     write_adapter(tmp_path / "lora", load_file(base / "model.safetensors"))
     path = tmp_path / "lora" / "adapter_model.safetensors"
     save_file({**load_file(path), f"base_model.model.{name}": tensor}, path)

@@ -98,9 +98,8 @@ def test_pruned_heads_are_counted_a_layer(bert_folder: Path) -> None:
 def test_other_words_for_the_same_network(bert_folder: Path) -> None:
     path = bert_folder / "config.json"
     config = read_checkpoint(Folder(bert_folder, "bert")).encoder.config
-    path.write_text(
-        json.dumps({**json.loads(path.read_text()), "position_embedding_type": None, "hidden_act": "gelu_python"})
-    )
+    words = {"position_embedding_type": None, "hidden_act": "gelu_python"}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **words}))
     assert read_checkpoint(Folder(bert_folder, "bert")).encoder.config == config
 
 
@@ -129,9 +128,7 @@ def test_other_words_for_the_same_network(bert_folder: Path) -> None:
         ),
     ],
 )
-def test_refuses_a_configuration_it_would_not_reproduce(
-    bert_folder: Path, change: dict[str, object], message: str
-) -> None:
+def test_refuses_a_configuration_not_reproduced(bert_folder: Path, change: dict[str, object], message: str) -> None:
     with pytest.raises(ExportError, match=message):
         read_checkpoint(change_config(bert_folder, **change))
 
@@ -195,9 +192,7 @@ def test_refuses_a_length_without_room_for_text_or_positions(bert_folder: Path, 
 
 
 def test_a_folder_without_a_configuration_is_told_from_an_artifact(tmp_path: Path) -> None:
-    with pytest.raises(
-        SourceError, match=r"holds no config\.json: name a sentence-transformers or Hugging Face folder"
-    ):
+    with pytest.raises(SourceError, match=r"no config\.json: name a sentence-transformers or Hugging Face folder"):
         read_checkpoint(Folder(tmp_path, "empty"))
     (tmp_path / MANIFEST).touch()
     with pytest.raises(SourceError, match=r"holds no config\.json, and is an artifact already: name a"):

@@ -42,9 +42,7 @@ def test_bf16_on_a_cpu_is_an_artifact_for_openvino(checkpoint: Checkpoint, tmp_p
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_graph_that_computes_something_else_is_refused(
-    embedder: TaskArtifact, checkpoint: Checkpoint, tmp_path: Path
-) -> None:
+def test_a_graph_of_something_else_is_refused(embedder: TaskArtifact, checkpoint: Checkpoint, tmp_path: Path) -> None:
     path, encoder = tmp_path / PLAIN_GRAPH, checkpoint.encoder
     onnx_ir.save(plain_graph(embedder.artifact / GRAPH, encoder.config), path)
     session = PlainSession(path, encoder.config, "fp32")

@@ -87,9 +87,7 @@ def test_other_tokens_are_refused(bert_folder: Path) -> None:
         compare_with_original(checkpoint, bert_folder)
 
 
-def test_without_the_libraries_the_manifest_and_the_command_say_so(
-    bert_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_libraries_manifest_and_command_say_so(bert_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export.original, "find_spec", lambda _: None)
     found = compare_with_original(read_checkpoint(Folder(bert_folder, "bert")), bert_folder)
     assert found == {"compared": False, "reason": "transformers and sentence-transformers are not installed"}
@@ -98,22 +96,16 @@ def test_without_the_libraries_the_manifest_and_the_command_say_so(
 
 
 def test_a_network_of_its_own_code_is_not_compared(bert_folder: Path) -> None:
-    checkpoint = read_checkpoint(Folder(bert_folder, "bert"))
-    found = compare_with_original(
-        checkpoint, change_json(bert_folder / "config.json", auto_map={"AutoModel": "mine.Bert"})
-    )
+    made = read_checkpoint(Folder(bert_folder, "bert"))
+    found = compare_with_original(made, change_json(bert_folder / "config.json", auto_map={"AutoModel": "mine.Bert"}))
     assert found == {"compared": False, "reason": "its network is defined by the model's own code, which is never run"}
 
 
 def test_an_unknown_setting_is_let_through_only_where_the_original_judges_it(
     bert_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [
-        str(change_json(bert_folder / "config.json", surprise=1)),
-        "--output",
-        str(tmp_path / "made"),
-        "--no-explain",
-    ]
+    folder = change_json(bert_folder / "config.json", surprise=1)
+    command = [str(folder), "--output", str(tmp_path / "made"), "--no-explain"]
     assert main([*command, "--against", "none"]) == 1
     assert "config.json says surprise, which may change the network" in capsys.readouterr().err
     assert main(command) == 0

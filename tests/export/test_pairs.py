@@ -34,9 +34,7 @@ def write(folder: Path, tokenizer: Tokenizer, model_type: str, settings: dict[st
 
 
 @pytest.mark.parametrize(("kind", "name", "model_type", "has_types"), CLASSES)
-def test_pairs_are_those_of_transformers(
-    tmp_path: Path, kind: str, name: str, model_type: str, *, has_types: bool
-) -> None:
+def test_pairs_are_transformers_own(tmp_path: Path, kind: str, name: str, model_type: str, *, has_types: bool) -> None:
     settings: dict[str, Any] = {"tokenizer_class": name, "model_max_length": 40}
     folder = write(tmp_path, TOKENIZERS[kind](), model_type, settings)
     ours, takes_pairs = prepare_pairs(read_tokenizer(folder), folder, has_types=has_types)

@@ -24,9 +24,7 @@ TANH = "torch.nn.modules.activation.Tanh"
 PLAIN = [TRANSFORMER, POOLING]
 
 
-def sentence_transformer(
-    folder: Path, modules: list[dict[str, Any]] = PLAIN, pooling: dict[str, Any] | None = None
-) -> Path:
+def sentence_transformer(folder: Path, modules: list[dict[str, Any]] = PLAIN, pooling: Any = None) -> Path:
     write_json(folder / "modules.json", modules)
     write_json(folder / "1_Pooling/config.json", pooling or {"pooling_mode_mean_tokens": True})
     return folder
@@ -229,9 +227,7 @@ WRONG_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
 @pytest.mark.parametrize(
     ("name", "settings", "message"), [(name, *row) for name, rows in WRONG_SETTINGS.items() for row in rows]
 )
-def test_refuses_settings_it_would_not_reproduce(
-    tmp_path: Path, name: str, settings: dict[str, Any], message: str
-) -> None:
+def test_refuses_settings_it_would_not_reproduce(tmp_path: Path, name: str, settings: Any, message: str) -> None:
     write_json(tmp_path / name, settings)
     with pytest.raises(ExportError, match=message):
         read_pipeline(sentence_transformer(tmp_path))

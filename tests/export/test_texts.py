@@ -75,13 +75,7 @@ def test_a_text_that_is_cut_keeps_every_closing_token(tokenizer: Tokenizer, tmp_
     two.post_processor = TemplateProcessing(single="[CLS] $A [SEP] [SEP]", special_tokens=closing)
     (tmp_path / "texts").write_text("the cat sat on the mat\n" * 16)
     (batch,) = text_batches(tmp_path / "texts", two, longest=5)
-    assert [two.id_to_token(index) for index in batch.input_ids[0].tolist()] == [
-        "[CLS]",
-        "the",
-        "cat",
-        "[SEP]",
-        "[SEP]",
-    ]
+    assert [two.id_to_token(i) for i in batch.input_ids[0].tolist()] == ["[CLS]", "the", "cat", "[SEP]", "[SEP]"]
 
 
 def test_lines_end_at_line_feeds_alone(tmp_path: Path) -> None:

@@ -199,9 +199,7 @@ def test_malformed_settings_are_one_line(tmp_path: Path, has_json: bool, setting
         ("BertTokenizer", "extra_special_tokens", ["[MASK]"], ["<new>"]),
     ],
 )
-def test_refuses_tokens_that_tokenizer_json_does_not_hold(
-    tmp_path: Path, name: str, field: str, known: Any, new: Any
-) -> None:
+def test_refuses_tokens_not_in_tokenizer_json(tmp_path: Path, name: str, field: str, known: Any, new: Any) -> None:
     folder = write(tmp_path, wordpiece(), "bert", {"tokenizer_class": name, field: known})
     assert read_tokenizer(folder).encode("[MASK] <new>").tokens == ["[CLS]", "[MASK]", "<", "new", ">", "[SEP]"]
     write(tmp_path, wordpiece(), "bert", {"tokenizer_class": name, field: new})

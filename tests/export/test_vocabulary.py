@@ -99,9 +99,7 @@ def test_refuses_what_it_cannot_convert_and_says_what_to_do(
         ("tokenizer_config.json", {"added_tokens_decoder": {"400": {"content": "<new>"}}}, "such as '<new>'"),
     ],
 )
-def test_refuses_what_stands_beside_the_vocabulary(
-    tmp_path: Path, name: str, data: dict[str, Any], message: str
-) -> None:
+def test_refuses_what_stands_beside_the_vocabulary(tmp_path: Path, name: str, data: Any, message: str) -> None:
     write_json(tmp_path / "config.json", {"model_type": "bert"})
     write_json(write_vocabulary(tmp_path, wordpiece()) / name, data)
     with pytest.raises(SourceError, match=message):

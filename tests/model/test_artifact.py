@@ -87,9 +87,7 @@ def test_refuses_a_changed_or_a_missing_file(directory: Path, name: str, content
 
 
 @pytest.mark.parametrize("name", [GRAPH, TOKENIZER, MANIFEST])
-def test_refuses_links_out_of_the_directory(
-    directory: Path, tmp_path_factory: pytest.TempPathFactory, name: str
-) -> None:
+def test_refuses_links_out_of_it(directory: Path, tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     outside = (directory / name).rename(tmp_path_factory.mktemp("outside") / name)
     (directory / name).symlink_to(outside)
     with pytest.raises(ArtifactError, match=f"{directory / name} is a link out of its directory"):

@@ -54,9 +54,7 @@ def test_every_command_is_listed_and_explains_itself_in_one_style(capsys: pytest
         (["encoed"], "encode"),
     ],
 )
-def test_a_misspelt_word_is_answered_with_the_nearest(
-    given: list[str], nearest: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_misspelt_word_is_answered_with_the_nearest(given: list[str], nearest: str, capsys: Any) -> None:
     assert main(given) == 2
     assert nearest in capsys.readouterr().err.splitlines()[-1]
 

@@ -300,9 +300,7 @@ def test_a_progress_bar_stays_out_of_lines_on_the_terminal(
     assert ("texts/s" in shown.getvalue()) == is_shown
 
 
-def test_a_file_system_that_takes_no_file_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_system_that_takes_no_file_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     open_file = Path.open
 
     def refuse(self: Path, *_: object, **__: object) -> None:  # as Linux does, of files that are not there too

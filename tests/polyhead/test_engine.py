@@ -42,10 +42,8 @@ def test_a_checkpoint_is_exported_once_into_the_cache(
 
     monkeypatch.setattr(models, "_export", export)
     for _ in range(2):
-        with Engine.load(str(embedder.folder), workers=1, precision="fp32") as exported:
-            np.testing.assert_allclose(
-                exported.encode([A]).embeddings, engine.encode([A]).embeddings, rtol=0, atol=1e-6
-            )
+        with Engine.load(str(embedder.folder), workers=1, precision="fp32") as made:
+            np.testing.assert_allclose(made.encode([A]).embeddings, engine.encode([A]).embeddings, rtol=0, atol=1e-6)
         assert exports == [folder for folder in tmp_path.iterdir() if folder.is_dir()]
 
 

@@ -59,9 +59,7 @@ def test_a_download_that_breaks_off_leaves_nothing_that_is_taken_for_the_model(h
     assert hub.asked == []
 
 
-def test_without_a_network_an_earlier_download_is_taken_and_another_model_refused_at_once(
-    hub: Hub, tmp_path: Path
-) -> None:
+def test_without_a_network_an_earlier_download_is_taken_and_another_refused_at_once(hub: Hub, tmp_path: Path) -> None:
     (downloaded,) = fetch(hub, tmp_path, MODEL)
     began = time.monotonic()
     found, other = fetch(hub, tmp_path, MODEL, "owner/name", HF_ENDPOINT="http://127.0.0.1:1")

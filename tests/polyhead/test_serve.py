@@ -94,9 +94,7 @@ def test_several_models_keep_their_names_and_only_those_without_an_artifact_are_
     assert starts[0].default == "mine"
 
 
-def test_a_hub_model_is_asked_for_once_and_for_each_setting(
-    starts: list[Settings], exports: list[Path], asked: Asked
-) -> None:
+def test_a_hub_model_is_asked_for_once_a_setting(starts: list[Settings], exports: list[Path], asked: Asked) -> None:
     for _ in range(2):
         assert main(["serve", "owner/model"]) == 0
     assert (len(exports), asked) == (1, [("owner/model", None)])

@@ -53,9 +53,7 @@ def test_the_best_of_each_kind_is_recommended_and_more_processes_or_tokens_have_
     found = [measured(Layout(1, 4, 1), 900, 0.010), measured(Layout(1, 1, 4), 500, 0.004)]
     assert most_throughput(found).layout == Layout(1, 4, 1)
     assert least_latency(found).layout == Layout(1, 1, 4)
-    one, two, four = (
-        measured(Layout(count, 8 // count, 1), rate, 0.004) for count, rate in ((1, 985), (2, 1000), (4, 990))
-    )
+    one, two, four = (measured(Layout(n, 8 // n, 1), rate, 0.004) for n, rate in ((1, 985), (2, 1000), (4, 990)))
     assert most_throughput([four, two, one]) == one
     assert least_latency([four, two, one]) == one
     assert most_throughput([measured(one.layout, 960, 1), two]) == two

@@ -55,9 +55,7 @@ def test_equals_its_original_or_is_refused(row: Published, tmp_path: Path) -> No
         checkpoint = replace(checkpoint, source=replace(checkpoint.source, adapter=None))
     compared = compare_with_original(checkpoint, library if is_equal else folder)
     assert compared["compared"] == is_equal, compared
-    assert not is_equal or not [name for name in ("tokens", "answer") if name in compared and not row["unseen"]], (
-        compared
-    )
+    assert not is_equal or not [one for one in ("tokens", "answer") if one in compared and not row["unseen"]], compared
 
 
 def test_the_words_of_a_query_without_a_network_are_looked_up_behind_no_prompt(tmp_path: Path) -> None:

@@ -46,9 +46,7 @@ class Served:
         self.engine.close(5)
 
     def encode(self, body: Any, **headers: str) -> Any:
-        return self.client.post(
-            "/encode", json=body, headers={name.replace("_", "-"): headers[name] for name in headers}
-        )
+        return self.client.post("/encode", json=body, headers={key.replace("_", "-"): headers[key] for key in headers})
 
     def metric(self, name: str, **labels: str) -> float:
         registry = self.services.metrics.registry

@@ -47,9 +47,7 @@ class FakeBackend:
         hidden = batch.input_ids[:, :, None].astype(np.float32) if batch.wants_tokens else None
         size = batch.input_ids.shape[1]
         shape = (len(texts), 2, size, size)
-        return BatchOutput(
-            pooled, hidden, {layer: np.full(shape, layer, np.float32) for layer in batch.attention_layers}
-        )
+        return BatchOutput(pooled, hidden, {at: np.full(shape, at, np.float32) for at in batch.attention_layers})
 
     def close(self) -> None:
         assert not self.is_closed, "closed twice"
@@ -76,6 +74,4 @@ class FakeBackend:
     def wait_for_runs(self, count: int) -> None:
         """Waits until this many runs have begun."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.runs) >= count, PATIENCE), (
-                f"{len(self.runs)} of {count} runs"
-            )
+            assert self._changed.wait_for(lambda: len(self.runs) >= count, PATIENCE), f"{len(self.runs)}/{count} runs"

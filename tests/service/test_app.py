@@ -145,9 +145,7 @@ def test_info_holds_manifest_limits_and_versions(serve: Serve) -> None:
     assert {"python", "numpy", "tokenizers"} <= set(info.versions)
 
 
-def test_versions_are_not_read_again_where_no_file_can_be_opened(
-    shared: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_are_not_read_again_without_file_handles(shared: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     def exhausted(_package: str) -> str:
         raise OSError(errno.EMFILE, "Too many open files")
 

@@ -15,9 +15,7 @@ from tests.service.process import fake_server, wait_until
 
 
 def context(**headers: bytes) -> RequestContext:
-    return RequestContext(
-        "/encode", "POST", [(name.replace("_", "-").encode(), value) for name, value in headers.items()]
-    )
+    return RequestContext("/encode", "POST", [(key.replace("_", "-").encode(), text) for key, text in headers.items()])
 
 
 def test_of_several_lines_the_last_counts_unless_they_are_one_list() -> None:

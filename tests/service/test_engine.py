@@ -176,9 +176,7 @@ def test_the_queue_never_holds_more_than_its_share(engine: Engine, backend: Fake
         (lambda engine: engine.encode([[CLS] * (MAX_LENGTH + 1)]), TooLarge),
     ],
 )
-def test_what_cannot_be_encoded_is_refused(
-    engine: Engine, call: Callable[[Engine], object], error: type[Exception]
-) -> None:
+def test_what_cannot_be_encoded_is_refused(engine: Engine, call: Callable[[Engine], object], error: Any) -> None:
     with pytest.raises(error):
         call(engine)
     assert engine.encode(TEXT).items == [{"tokens": 5, "truncated": False}]
@@ -301,9 +299,7 @@ def test_closing_answers_every_call_that_was_queued(settings: Settings, backend:
         assert [len(call.result(30).items) for call in calls] == [1, 20, 50]
 
 
-def test_a_callback_that_never_returns_does_not_keep_the_engine_open(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_callback_that_never_returns_keeps_no_engine_open(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.local.call_loop.STOP_SECONDS", 0.05)
     stuck, free = threading.Event(), threading.Event()
 

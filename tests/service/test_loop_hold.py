@@ -53,9 +53,7 @@ def test_wrong_elements_are_refused_at_once(case: Case) -> None:
 @pytest.mark.parametrize("route", sorted({case.route for case in all_cases()}))
 def test_no_request_holds_the_loop(route: str) -> None:
     found = [measure(case, attempts=5) for case in all_cases() if case.route == route]
-    too_long = [
-        f"{one.case.name}: {one.whole * 1e3:.0f} ms, growth {one.growth:.1f}" for one in found if not one.is_fine
-    ]
+    too_long = [f"{it.case.name}: {it.whole * 1e3:.0f} ms, growth {it.growth:.1f}" for it in found if not it.is_fine]
     wrong = [
         f"{one.case.name}: {one.status}"
         for one in found

@@ -393,9 +393,7 @@ def test_a_server_starts_without_the_model_that_does_not_load(
     assert [client.post("/encode", json=body).status_code for body in bodies] == [200, 503]
 
 
-def test_a_default_that_is_none_of_them_ends_the_start(
-    start: Callable[..., Server], fake_artifact: Path, tmp_path: Path
-) -> None:
+def test_an_unknown_default_ends_the_start(start: Callable[..., Server], fake_artifact: Path, tmp_path: Path) -> None:
     second = write_fake_artifact(tmp_path / "second")
     server = start(f"one={fake_artifact}", f"two={second}", "--default", "three")
     assert (server.should_exit, server.readiness.is_ready()) == (True, False)

@@ -80,9 +80,7 @@ def test_workers_keep_every_core_busy_unless_told_otherwise(
     assert not caplog.records
 
 
-def test_more_threads_than_cores_are_warned_of(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_more_threads_than_cores_are_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     assert planned(monkeypatch, "--workers", "3", "--intra-op-threads", "2") == Runtime("cpu", 3, 2)
     assert caplog.messages == [
         "3 workers with 2 threads compete for 4 usable cores: set --workers 2, or 0 to have it chosen"

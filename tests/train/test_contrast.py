@@ -143,9 +143,7 @@ def test_a_run_brings_together_what_belongs_together(tiny_folder: Path, pairs: P
         Contrast(replace(settings, dimensions=(64,)), run)
 
 
-def test_anchors_and_documents_stand_behind_the_models_prompts(
-    tiny_checkpoint: Checkpoint, pairs: Path, tmp_path: Path
-) -> None:
+def test_texts_stand_behind_the_models_prompts(tiny_checkpoint: Checkpoint, pairs: Path, tmp_path: Path) -> None:
     defaults = replace(tiny_checkpoint.defaults, prompts={"query": "the cat ", "passage": "a dog "})
     write_network(tmp_path / "tiny", tiny_checkpoint.encoder, replace(tiny_checkpoint, defaults=defaults))
     settings = ContrastSettings(model=str(tmp_path / "tiny"), rows=pairs)

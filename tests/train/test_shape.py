@@ -109,9 +109,7 @@ def test_a_speed_out_of_reach_is_refused_with_the_highest(choice: ShapeChoice) -
         choice.choose(3.0, ["heads"])
 
 
-def test_neurons_that_others_can_stand_for_go_first(
-    texts: list[TokenizedText], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neurons_that_others_stand_for_go_first(texts: list[TokenizedText], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(removal, "TOGETHER", 1)
     encoder = draw_weights(Encoder(PRE_NORM))
     feed_forward = encoder_layers(encoder)[1].feed_forward

@@ -104,15 +104,10 @@ def test_refuses_the_norms_of_a_variant_that_no_code_names(tmp_path: Path) -> No
     (tmp_path / "normed").mkdir()
     folder = save(tmp_path / "normed", CONFIG | NORMED)
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    with pytest.raises(
-        UnsupportedModel, match="tensors do not fit the configuration, such as layers.0.attention.key_norm"
-    ):
+    with pytest.raises(UnsupportedModel, match="do not fit the configuration, such as layers.0.attention.key_norm"):
         read(folder)
 
 
 def test_takes_its_own_publications_code_for_the_network_written_here(tmp_path: Path) -> None:
-    code = {
-        "AutoConfig": "jinaai/x--configuration_bert.JinaBertConfig",
-        "AutoModel": "jinaai/x--modeling.JinaBertModel",
-    }
-    compare(read(save(tmp_path, {**CONFIG, "auto_map": code})).encoder, CONFIG, [5, 2], 5)
+    own = {"AutoConfig": "jinaai/x--configuration_bert.JinaBertConfig", "AutoModel": "jinaai/x--modeling.JinaBertModel"}
+    compare(read(save(tmp_path, {**CONFIG, "auto_map": own})).encoder, CONFIG, [5, 2], 5)

@@ -181,9 +181,7 @@ TENSORS: list[tuple[str, str, dict[str, tuple[int, ...]], str]] = [  # network, 
 
 
 @pytest.mark.parametrize("name", ["qwen3", "eurobert", "gemma3"])
-def test_frequencies_that_old_files_hold_are_no_weights(
-    folder_of: Callable[[str], Path], tmp_path: Path, name: str
-) -> None:
+def test_frequencies_in_old_files_are_no_weights(folder_of: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     path = changed(folder_of(name), {}, tmp_path) / "model.safetensors"
     tensors = load_file(path)
     for own in ("layers.0.self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq", "rotary_emb_local.inv_freq"):

@@ -60,10 +60,8 @@ def test_quality_is_that_of_the_half_that_was_not_chosen_by(planted: Checkpoint,
         left, right = (embedded(planted, encoder, texts) for texts in (judged.left, judged.right))
         expected = 100 * spearmanr((left * right).sum(axis=1), judged.ratings)[0]
         assert record[found]["points"] == pytest.approx(expected, abs=1e-3)
-    whole, cut = (
-        embedded(planted, e, judged.left + judged.right) for e in (planted.encoder, pruned.checkpoint.encoder)
-    )
-    assert record["after"]["cosine_mean"] == pytest.approx((whole * cut).sum(axis=1).mean(), abs=1e-5)
+    full, cut = (embedded(planted, e, judged.left + judged.right) for e in (planted.encoder, pruned.checkpoint.encoder))
+    assert record["after"]["cosine_mean"] == pytest.approx((full * cut).sum(axis=1).mean(), abs=1e-5)
     assert record["masked_difference"] <= 1e-6
 
 
@@ -141,9 +139,7 @@ def test_a_share_of_less_than_one_head_and_a_network_without_heads_are_refused(p
         ([0] * 39 + [1], "20 pairs with 1 different ratings to "),
     ],
 )
-def test_refuses_halves_that_judge_nothing(
-    planted: Checkpoint, tmp_path: Path, ratings: list[int], message: str
-) -> None:
+def test_refuses_halves_of_few_ratings(planted: Checkpoint, tmp_path: Path, ratings: list[int], message: str) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text("".join(f"the cat,a dog,{rating}\n" for rating in ratings))
     with pytest.raises(SourceError, match=message):

@@ -72,9 +72,7 @@ def pylate(name: str, folder: Path, *, attend: bool, **settings: Any) -> Path:
     draw_folder(name, folder, **settings)
     dense = {f"{index}_Dense": "pylate.models.Dense.Dense" for index in (1, 2, 3)}
     write_modules(folder, {"": "Transformer", **dense})
-    for index, (size, out, act) in enumerate(
-        ((32, WIDE, "GELU"), (WIDE, WIDE, "Identity"), (WIDE, SIZE, "Identity")), 1
-    ):
+    for index, (size, out, act) in enumerate(((32, WIDE, "GELU"), (WIDE, WIDE, ""), (WIDE, SIZE, "")), 1):
         kind = "activation.GELU" if act == "GELU" else "linear.Identity"
         config = {"in_features": size, "out_features": out, "bias": index == 1, "use_residual": index < 3}
         place = folder / f"{index}_Dense"

@@ -46,17 +46,13 @@ def test_lengths_are_read_and_words_that_are_no_token_are_not_skipped(folder: Pa
         ("3_Normalize/config.json", {"module_input_name": "sentence_embedding"}, "on anything but tokens' vectors"),
     ],
 )
-def test_what_would_not_be_reproduced_is_refused(
-    folder: Path, name: str, settings: dict[str, Any], message: str
-) -> None:
+def test_what_would_not_be_reproduced_is_refused(folder: Path, name: str, settings: Any, message: str) -> None:
     with pytest.raises(UnsupportedModel, match=message):
         change(folder, name, **settings)
 
 
 def test_vectors_that_nothing_normalises_are_refused(folder: Path) -> None:
     path = folder / "modules.json"
-    path.write_text(
-        json.dumps([module for module in json.loads(path.read_text()) if "Normalize" not in module["type"]])
-    )
+    path.write_text(json.dumps([one for one in json.loads(path.read_text()) if "Normalize" not in one["type"]]))
     with pytest.raises(UnsupportedModel, match="lists no Normalize: token vectors have to be of length 1"):
         read_checkpoint(Folder(folder, "mine"))

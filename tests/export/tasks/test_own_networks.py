@@ -33,9 +33,7 @@ def save(encoder: Encoder, tokenizer: Tokenizer, folder: Path) -> Folder:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.task)
-def test_a_network_with_a_task_is_read_as_it_was_saved(
-    config: EncoderConfig, tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_a_network_with_a_task_is_read_as_saved(config: EncoderConfig, tokenizer: Tokenizer, tmp_path: Path) -> None:
     encoder = draw_weights(Encoder(config))
     found = read_checkpoint(save(encoder, tokenizer, tmp_path)).encoder
     assert found.config == config
@@ -45,9 +43,7 @@ def test_a_network_with_a_task_is_read_as_it_was_saved(
 
 
 @pytest.mark.parametrize("prefix", ["", "task_layers."])
-def test_a_projection_saved_before_there_were_several_or_tasks_is_read(
-    tokenizer: Tokenizer, tmp_path: Path, prefix: str
-) -> None:
+def test_a_projection_of_before_there_were_tasks_is_read(tokenizer: Tokenizer, tmp_path: Path, prefix: str) -> None:
     encoder = draw_weights(Encoder(CONFIGS[0]))
     folder = save(encoder, tokenizer, tmp_path)
     older = {name: name.replace(".projections.0.", ".projection.") for name in encoder.state_dict()}

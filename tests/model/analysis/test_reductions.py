@@ -39,9 +39,7 @@ def drawn_layers(draw: st.DrawFn) -> list[Float32Array]:
     generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     tokens = draw(st.integers(1, 10))
     heads = draw(st.lists(st.integers(0, 4), min_size=1, max_size=6).filter(any))
-    return [
-        draw_maps(generator, count, tokens, tokens) if count else np.zeros((0, 0, 0), np.float32) for count in heads
-    ]
+    return [draw_maps(generator, n, tokens, tokens) if n else np.zeros((0, 0, 0), np.float32) for n in heads]
 
 
 def step_by_step(attentions: list[Float32Array]) -> Float64Array:
@@ -94,9 +92,7 @@ def distances_of(points: np.ndarray) -> np.ndarray:
     return np.asarray(np.linalg.norm(points[:, None] - points, axis=-1))
 
 
-def test_a_plane_is_found_again_up_to_rotation_and_stress_says_what_it_cannot_hold(
-    generator: np.random.Generator,
-) -> None:
+def test_a_plane_is_found_again_up_to_rotation_and_stress_says_what_is_lost(generator: np.random.Generator) -> None:
     distances = distances_of(generator.normal(size=(12, 2)))
     points, stress = classical_scaling(distances)
     np.testing.assert_allclose(distances_of(points), distances, atol=1e-9)

@@ -68,9 +68,7 @@ def test_weights_equal_their_definition(shared: Served, options: dict[str, Any])
     ids=str,
 )
 def test_norms_are_weights_times_the_norms_of_values(shared: Served, options: dict[str, Any]) -> None:
-    weighted = [
-        maps * value_norms(np.array(IDS), layer)[:, np.newaxis].astype(np.float64) for layer, maps in enumerate(MAPS)
-    ]
+    weighted = [maps * value_norms(np.array(IDS), layer)[:, None].astype(np.float64) for layer, maps in enumerate(MAPS)]
     entry = attention_of(shared, **options, form="norms")
     assert (entry["form"], shared.backend.batches[-1].wants_norms) == ("norms", True)
     expected = transformed(weighted, options, special=SPECIAL, word_ids=WORDS)

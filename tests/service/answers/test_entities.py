@@ -65,9 +65,7 @@ def test_groups_are_those_of_the_pipeline(
         labelled = LabelledText(item, item.input_ids, scores, LABELS, ours)
         found = labelled.entities(EntityRequest(aggregation=aggregation, ignore_labels=["O", "LOC"]))
         assert [{**entity, "score": 0} for entity in found] == [{**entity, "score": 0} for entity in expected]
-        np.testing.assert_allclose(
-            [entity["score"] for entity in found], [entity["score"] for entity in expected], atol=1e-6
-        )
+        np.testing.assert_allclose([one["score"] for one in found], [one["score"] for one in expected], atol=1e-6)
 
 
 @pytest.mark.parametrize("overlap", [0, 1, 3, 4, 90])

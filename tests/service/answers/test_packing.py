@@ -25,9 +25,7 @@ def test_a_text_alone_in_its_batch_is_not_copied() -> None:
     layers = [np.random.default_rng(layer).random((1, 2, 100, 100), np.float32)[0] for layer in range(3)]
     pieces = pack_safetensors(answer_with(layers), is_half=False)
     np.testing.assert_array_equal(load(b"".join(pieces))["attention.0"], np.stack(layers))
-    assert [np.shares_memory(np.asarray(piece), layer) for piece, layer in zip(pieces[-3:], layers, strict=True)] == (
-        [True] * 3
-    )
+    assert all(np.shares_memory(np.asarray(piece), layer) for piece, layer in zip(pieces[-3:], layers, strict=True))
 
 
 def test_an_answer_holds_nothing_of_its_batch_mates() -> None:

@@ -93,10 +93,7 @@ async def test_answers_in_the_order_of_the_texts_without_padding() -> None:
         assert results[0].last_hidden_state is None
         np.testing.assert_array_equal(results[1].last_hidden_state, [[3]])
         np.testing.assert_array_equal(results[3].last_hidden_state, [[7], [8]])
-        assert {layer: weights.shape for layer, weights in results[2].attentions.items()} == {
-            0: (2, 3, 3),
-            2: (2, 3, 3),
-        }
+        assert {layer: maps.shape for layer, maps in results[2].attentions.items()} == {0: (2, 3, 3), 2: (2, 3, 3)}
 
 
 async def test_texts_and_outcomes_are_kept_nowhere_once_they_are_handed_over() -> None:

@@ -44,9 +44,7 @@ def batcher_over(backend: EndableBackend) -> Batcher:
 
 
 @pytest.mark.parametrize("has_deadline", [False, True])
-async def test_a_run_ends_when_its_only_request_is_given_up(
-    has_deadline: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_run_ends_with_its_only_request(has_deadline: bool, caplog: pytest.LogCaptureFixture) -> None:
     backend = EndableBackend()
     batcher = batcher_over(backend)
     task = await begin(batcher, job(1, 2, 3), deadline=time.monotonic() + 1 if has_deadline else None)

@@ -61,6 +61,5 @@ def test_what_is_outside_strings_is_counted() -> None:
     ids=["pairs of ids", "ids", "documents", "contents", "spans"],
 )
 def test_whatever_the_limits_of_texts_and_tokens_allow_passes(settings: Settings, body: Any) -> None:
-    asyncio.run(
-        check_structure(json.dumps(body).encode(), max_texts=settings.max_texts, max_tokens=settings.max_request_tokens)
-    )
+    raw = json.dumps(body).encode()
+    asyncio.run(check_structure(raw, max_texts=settings.max_texts, max_tokens=settings.max_request_tokens))

@@ -39,9 +39,7 @@ def full(fake_artifact: Path) -> Iterator[tuple[ServerProcess, ExitStack]]:
     [request_bytes({"inputs": "cat"}), request_bytes({"inputs": "cat"}, "Connection: Upgrade", "Upgrade: h2c"), PROBE],
     ids=["encode", "upgrade", "probe"],
 )
-def test_clients_beyond_the_limit_are_told_so_and_closed(
-    full: tuple[ServerProcess, ExitStack], sent: bytes, pieces: int
-) -> None:
+def test_clients_beyond_the_limit_are_told_so(full: tuple[ServerProcess, ExitStack], sent: bytes, pieces: int) -> None:
     with full[0].connect() as connection:
         send_in(connection, sent, pieces)
         status, headers, body = read_answer(connection)

@@ -170,9 +170,7 @@ def test_quiet_connection_is_kept(strict_server: ServerProcess) -> None:
 
 @pytest.mark.parametrize("size", [1_900_000, 10_000_000])
 @pytest.mark.parametrize("pause", [0, 0.1], ids=["one packet", "two packets"])
-def test_refusal_reaches_a_client_that_sends_on_and_wants_to_close(
-    strict_server: ServerProcess, size: int, pause: float
-) -> None:
+def test_refusal_reaches_a_client_that_sends_on_to_close(strict_server: ServerProcess, size: int, pause: float) -> None:
     """Python's urllib closes behind each answer, and looks for none where it could not send all."""
     head = REFUSED + b"Connection: close\r\n"
     with strict_server.connect() as connection:
@@ -203,9 +201,7 @@ def test_refusal_reaches_a_client_that_sends_on_behind_a_broken_chunk(strict_ser
         ("1.0", "Upgrade", False),
     ],
 )
-def test_declined_upgrade_changes_nothing_else(
-    strict_server: ServerProcess, version: str, said: str, is_kept: bool
-) -> None:
+def test_declined_upgrade_changes_nothing(strict_server: ServerProcess, version: str, said: str, is_kept: bool) -> None:
     with strict_server.connect() as connection:
         head = f"GET /healthz HTTP/{version}\r\nHost: test\r\nConnection: {said}\r\nUpgrade: h2c\r\n\r\n".encode()
         connection.sendall(head)
@@ -229,9 +225,7 @@ def test_expectation_of_an_http_1_0_client_is_ignored(strict_server: ServerProce
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/nowhere"])
-def test_what_a_client_that_half_closed_is_not_sent_counts_as_abandoned(
-    strict_server: ServerProcess, path: str
-) -> None:
+def test_what_a_client_that_half_closed_is_not_sent_is_abandoned(strict_server: ServerProcess, path: str) -> None:
     before, known = metric(strict_server, "polyhead_client_disconnects_total"), len(strict_server.lines)
     with strict_server.connect() as connection:
         strict_server.signal(signal.SIGSTOP)  # requests and end are found together
@@ -248,9 +242,7 @@ def test_what_a_client_that_half_closed_is_not_sent_counts_as_abandoned(
     ("sent", "status"),
     [(b"nonsense\r\n\r\n", 400), (REFUSED + b"Connection: close\r\nContent-Length: 1000000\r\n\r\n", 415)],
 )
-def test_refused_client_that_sends_on_without_end_is_cut_off(
-    strict_server: ServerProcess, sent: bytes, status: int
-) -> None:
+def test_refused_client_without_end_is_cut_off(strict_server: ServerProcess, sent: bytes, status: int) -> None:
     with strict_server.connect() as connection:
         connection.sendall(sent)
         assert read_answer(connection)[0] == status

@@ -167,9 +167,7 @@ def test_the_precision_is_never_openvinos_own_choice(
     }
 
 
-def test_without_the_package_the_message_says_how_to_get_it(
-    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_package_it_says_how_to_get_it(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(ProviderUnavailable, match=r"not installed: pip install 'polyhead\[openvino\]'"):
         load_backend(artifact, workers=1, intra_op_threads=1, provider="cpu")

@@ -101,9 +101,7 @@ def test_our_own_errors_and_causes_inside_the_backend_keep_their_message() -> No
     assert logs.describe(error)["cause"]["message"] == "bad kernel"
 
 
-def test_lines_of_requests_are_written_in_groups_and_all_others_at_once(
-    lines: io.BytesIO, handler: logs.JsonHandler
-) -> None:
+def test_lines_of_requests_are_written_in_groups_others_at_once(lines: io.BytesIO, handler: logs.JsonHandler) -> None:
     requests, others = logging.getLogger(logs.REQUEST_LOGGER), logging.getLogger("other")
 
     def written() -> list[object]:

@@ -179,9 +179,7 @@ def test_exemplar_is_the_trace_id_else_the_request_id(
     assert " # {" not in served.client.get("/metrics").text
 
 
-async def test_pages_are_written_a_few_times_a_second_at_most_and_are_a_second_old(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_pages_are_written_a_few_times_a_second_at_most_and_a_second_old(monkeypatch: pytest.MonkeyPatch) -> None:
     registry, asked, now = CollectorRegistry(), itertools.count(1), [0.0]
     Gauge("looked_at", "How often.", registry=registry).set_function(lambda: next(asked))
     monkeypatch.setattr("service.observability.snapshots.time", SimpleNamespace(monotonic=lambda: now[0]))

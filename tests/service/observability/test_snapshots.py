@@ -94,9 +94,7 @@ def test_a_page_of_one_snapshot_is_the_page_of_its_registry() -> None:
     metrics.of_model("m").observe_texts([3, 4], truncated=1)
 
     def lines(page: bytes) -> list[str]:  # but for what Python and the system count meanwhile
-        return [
-            line for line in page.decode().splitlines() if "polyhead_" in line and names.MEMORY_ANONYMOUS not in line
-        ]
+        return [one for one in page.decode().splitlines() if "polyhead_" in one and names.MEMORY_ANONYMOUS not in one]
 
     whole = sent(take_snapshot(metrics.registry))
     assert lines(write_page("", metrics.registry, whole)[0]) == lines(write_page("", metrics.registry)[0])

@@ -153,9 +153,7 @@ def test_an_artifact_from_before_says_so_and_serves_the_rest(
 
 
 @pytest.mark.parametrize("level", ["token", "word"])
-def test_words_of_many_texts_are_found_beside_the_event_loop(
-    level: str, served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_words_of_texts_are_found_beside_the_loop(level: str, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
 
     def plan(*arguments: Any) -> Any:

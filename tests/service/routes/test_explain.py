@@ -69,9 +69,7 @@ def test_long_texts_are_cut_or_refused(served: Served) -> None:
     assert f"{MAX_LENGTH + 2} tokens" in refused.json()["error"]["message"]
 
 
-def test_a_model_that_projects_says_that_it_cannot_be_explained(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_projects_says_it_cannot_be_explained(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     config = dataclasses.replace(served.engine.config, projections=(Projection(size=4),))
     manifest = dataclasses.replace(served.engine.manifest, config=config)
     monkeypatch.setattr(served.engine, "artifact", dataclasses.replace(served.engine.artifact, manifest=manifest))

@@ -36,11 +36,9 @@ def decomposer() -> FakeDecomposer:
 def impatient(serve: Serve, decomposer: FakeDecomposer) -> Served:
     """A service whose requests may wait for nothing but 16 times their own run."""
     served: Served = serve("--max-explained-tokens", "6", ready=False)
-    engine = load_fake_runner(
-        served.services.settings, backend=served.backend, max_queue_delay=0.0, decomposer=decomposer
-    )
+    made = load_fake_runner(served.services.settings, backend=served.backend, max_queue_delay=0, decomposer=decomposer)
     served.engine.close(5)
-    served.engine = engine
+    served.engine = made
     served.start()
     return served
 
@@ -65,9 +63,7 @@ async def explain_all(served: Served, decomposer: FakeDecomposer) -> tuple[list[
     return waiting, await post(served, "/encode", {"inputs": "the cat"})
 
 
-def test_explaining_neither_starves_encoding_nor_waits_without_bound(
-    impatient: Served, decomposer: FakeDecomposer
-) -> None:
+def test_explaining_neither_starves_encoding_nor_waits_unbound(impatient: Served, decomposer: FakeDecomposer) -> None:
     async def run() -> tuple[list[Answered], Answered, Answered, int]:
         waiting, encoded = await explain_all(impatient, decomposer)
         at_work = len(decomposer.sources)

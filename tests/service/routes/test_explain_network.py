@@ -37,9 +37,7 @@ def test_cells_and_biases_add_up_to_the_similarity_that_encode_gives(served: Ser
     assert cells.shape == (len(IDS_A) + 1, len(IDS_B) + 1)
     assert cells.sum() == pytest.approx(answer["similarity"], abs=1e-6)
     assert cells[-1, -1] == pytest.approx(0.25**2 * answer["similarity"], abs=1e-6)
-    assert answer["a"]["own_shares"] == [
-        pytest.approx([1 / (1 + layer)] * len(IDS_A)) for layer in range(len(NUM_HEADS))
-    ]
+    assert answer["a"]["own_shares"] == [pytest.approx([1 / (1 + n)] * len(IDS_A)) for n in range(len(NUM_HEADS))]
     assert "saliency" not in answer["a"]
 
 
@@ -82,9 +80,7 @@ def test_an_artifact_without_the_graph_says_how_to_get_it(served: Served, monkey
     assert "export the model again" in message
     assert explain(served, through="pooling").status_code == 200
     third = replace(served.engine.manifest.config, attention_residual_norm=True)
-    assert "its layers have a part that is not taken apart" in missing_graph(
-        replace(served.engine.manifest, config=third)
-    )
+    assert "a part that is not taken apart" in missing_graph(replace(served.engine.manifest, config=third))
     lower = replace(served.engine.manifest, precision="int8")
     monkeypatch.setattr(served.engine, "artifact", replace(served.engine.artifact, manifest=lower))
     message = refused(served)[2]

@@ -20,9 +20,7 @@ def reference(original: Any, query: str, document: str) -> list[tuple[tuple[int,
     asked = read(original, original.prompts["query"], query, len(vectors[0]), skipped="")
     found = read(original, original.prompts["document"], document, len(vectors[1]), skipped=".")
     products = vectors[0] @ vectors[1].T
-    return [
-        (asked[row][1], *found[column], products[row, column]) for row, column in enumerate(products.argmax(axis=1))
-    ]
+    return [(asked[row][1], *found[col], products[row, col]) for row, col in enumerate(products.argmax(axis=1))]
 
 
 def read(
@@ -40,9 +38,7 @@ def read(
 
 
 @pytest.mark.parametrize("model", ["multi_vector_encoder", "expanding_encoder"])
-def test_matches_are_the_products_that_the_score_adds_up(
-    client: Client, request: pytest.FixtureRequest, model: str
-) -> None:
+def test_matches_are_the_products_of_the_score(client: Client, request: pytest.FixtureRequest, model: str) -> None:
     from sentence_transformers import MultiVectorEncoder  # noqa: PLC0415 - seconds to import
 
     served: TaskArtifact = request.getfixturevalue(model)
@@ -59,9 +55,7 @@ def test_matches_are_the_products_that_the_score_adds_up(
     assert "matches" not in plain["data"][0]
 
 
-def test_both_forms_of_rerank_show_matches_of_the_best_documents(
-    client: Client, multi_vector_encoder: TaskArtifact
-) -> None:
+def test_both_forms_of_rerank_show_matches_of_documents(client: Client, multi_vector_encoder: TaskArtifact) -> None:
     asked = client(multi_vector_encoder.artifact)
     every = post(asked, "/rerank", query=QUERY, documents=DOCUMENTS, matches=True)["results"]
     first = post(asked, "/rerank", query=QUERY, documents=DOCUMENTS, matches=True, top_n=1)["results"]
@@ -70,9 +64,7 @@ def test_both_forms_of_rerank_show_matches_of_the_best_documents(
     assert tei["matches"] == every[0]["matches"]
     each = post(asked, "/score", queries=[QUERY, "a dog"], documents=DOCUMENTS[:2], matches=True)["data"]
     assert [len(entry["matches"]) > 0 for entry in each] == [True, True]
-    assert [match["query_token"] for match in each[1]["matches"]] != [
-        match["query_token"] for match in each[0]["matches"]
-    ]
+    assert [one["query_token"] for one in each[1]["matches"]] != [one["query_token"] for one in each[0]["matches"]]
 
 
 def test_matches_beyond_the_limit_are_refused_before_anything_runs(

@@ -98,9 +98,7 @@ def check_words(found: Mapping[str, Any], expected: Mapping[int, float]) -> None
     np.testing.assert_allclose(found["values"], [expected[index] for index in sorted(expected)], atol=TOLERANCE)
 
 
-def test_all_outputs_of_one_run_are_the_originals(
-    client: Client, served: TaskArtifact, originals: list[Original]
-) -> None:
+def test_all_outputs_are_the_originals(client: Client, served: TaskArtifact, originals: list[Original]) -> None:
     asked = client(served.artifact)
     wanted = ["dense", "sparse", "multi_vector"]
     answer = post(asked, "/encode", inputs=TEXTS, outputs=wanted, return_tokens=True)
@@ -174,9 +172,7 @@ def test_scores_are_the_weighted_mean(
         ({"outputs": ["sparse"], "return_tokens": True}, "return_tokens: the answer has no vectors of tokens"),
     ],
 )
-def test_what_does_not_go_with_them_is_said(
-    client: Client, served: TaskArtifact, change: dict[str, Any], message: str
-) -> None:
+def test_what_does_not_go_with_them_is_said(client: Client, served: TaskArtifact, change: Any, message: str) -> None:
     response = client(served.artifact).post("/encode", json={"inputs": ["the cat"], **change})
     assert (response.status_code, message in response.text) == (422, True), response.text
 
@@ -275,9 +271,7 @@ def test_a_table_has_no_network_to_ask(client: Client, routed: TaskArtifact, cha
         ("query_0_SparseStaticEmbedding/tokenizer_config.json", {"do_lower_case": False}, "another tokenizer"),
     ],
 )
-def test_other_routes_are_refused(
-    routed: TaskArtifact, tmp_path: Path, file: str, change: dict[str, Any], message: str
-) -> None:
+def test_other_routes_are_refused(routed: TaskArtifact, tmp_path: Path, file: str, change: Any, message: str) -> None:
     folder = tmp_path / "folder"
     shutil.copytree(routed.folder, folder)
     (folder / file).write_text(json.dumps({**json.loads((folder / file).read_text()), **change}))

@@ -115,7 +115,5 @@ def test_viewer_loads_each_of_its_modules_and_nothing_else(served: Served) -> No
 
 def test_viewer_never_reads_text_as_markup_or_code() -> None:
     for path in (STATIC / "viewer").glob("*.js"):
-        found = re.findall(
-            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", path.read_text()
-        )
+        found = re.findall(r"(?:inner|outer|Adjacent)HTML|document\.write|\beval\b|new Function", path.read_text())
         assert not found, path.name

@@ -47,9 +47,7 @@ def test_entities_are_those_of_the_pipeline(
                 same(one, other)
 
 
-def test_a_long_text_is_read_in_windows_and_joined(
-    client: Client, token_classifier: TaskArtifact, pipeline: Any
-) -> None:
+def test_a_long_text_is_read_in_windows_joined(client: Client, token_classifier: TaskArtifact, pipeline: Any) -> None:
     import torch  # noqa: PLC0415 - seconds to import
 
     asked = client(token_classifier.artifact)

@@ -70,11 +70,9 @@ def test_a_language_model_says_yes_or_no(client: Client, yes_no_reranker: TaskAr
     assert {entry["index"]: entry["score"] for entry in answer} == pytest.approx(dict(enumerate(scores)), abs=TOLERANCE)
     attention = {"layers": "last", "level": "word"}
     shown = post(asked, "/rerank", query=query, documents=DOCUMENTS[:1], attention=attention)["results"][0]
-    words = shown["attention"]["words"]
+    words, segments = (shown["attention"][name] for name in ("words", "segments"))
     for segment, text in enumerate(("why did the cat sit ?", DOCUMENTS[0])):
-        assert [
-            word for word, own in zip(words, shown["attention"]["segments"], strict=True) if own == segment
-        ] == text.split()
+        assert [word for word, own in zip(words, segments, strict=True) if own == segment] == text.split()
     answered = asked.post("/encode", json={"pairs": [[[5], [6]]]})
     assert answered.status_code == 422
     assert "send texts, not token ids" in answered.json()["error"]["message"]
@@ -153,9 +151,7 @@ def test_predict_takes_texts_and_pairs_and_classify_texts(client: Client, classi
     assert (answer["object"], answer["data"][0], len(answer["data"])) == ("classify", one, 2)
 
 
-def test_a_query_beyond_the_limit_is_named_as_the_query(
-    client: Client, embedder: TaskArtifact, reranker: TaskArtifact
-) -> None:
+def test_a_query_beyond_the_limit_is_named(client: Client, embedder: TaskArtifact, reranker: TaskArtifact) -> None:
     long = "cat " * 40_000
     for made in (embedder, reranker):
         asked = client(made.artifact)

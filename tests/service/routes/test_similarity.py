@@ -40,15 +40,11 @@ def test_source_and_targets_have_their_own_prompts(serve: Serve, tmp_path: Path)
     served = serve("--model", str(write_fake_artifact(tmp_path / "prompts", defaults)))
     body = {"source": "cat", "targets": ["dog", "mat"], "source_prompt_name": "query"}
     answer = served.client.post("/similarity", json=body).json()
-    vectors = np.array(
-        served.encode({"inputs": ["the cat", "on a dog", "on a mat"], "prompt": ""}).json()["embeddings"]
-    )
-    np.testing.assert_allclose(answer["similarities"], vectors[1:] @ vectors[0], atol=1e-6)
+    rows = np.array(served.encode({"inputs": ["the cat", "on a dog", "on a mat"], "prompt": ""}).json()["embeddings"])
+    np.testing.assert_allclose(answer["similarities"], rows[1:] @ rows[0], atol=1e-6)
     unknown = served.client.post("/similarity", json={**body, "target_prompt_name": "x"}).json()["error"]
-    assert (unknown["param"], unknown["message"]) == (
-        "target_prompt_name",
-        "target_prompt_name: expected one of passage, query",
-    )
+    assert unknown["param"] == "target_prompt_name"
+    assert unknown["message"] == "target_prompt_name: expected one of passage, query"
 
 
 def dot(*, unit_length: bool) -> Defaults:

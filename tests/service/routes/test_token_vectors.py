@@ -85,9 +85,7 @@ def test_pooled_documents_are_the_original_s(client: Client, expanding_encoder: 
         assert max(tokens["rows"]) == len(found) - 1
 
 
-def test_jina_s_clients_get_a_vector_for_each_token(
-    client: Client, expanding_encoder: TaskArtifact, original: Any
-) -> None:
+def test_jina_s_clients_get_a_vector_a_token(client: Client, expanding_encoder: TaskArtifact, original: Any) -> None:
     asked = client(expanding_encoder.artifact)
     for kind, expected in (("query", original.encode_query(TEXTS)), ("document", original.encode_document(TEXTS))):
         body = {"input": [TEXTS[0], {"text": TEXTS[1]}, *TEXTS[2:]], "input_type": kind, "model": "jina-colbert-v2"}

@@ -214,9 +214,7 @@ BODIES: dict[str, Any] = {
 }
 
 
-def test_every_route_refuses_long_texts_while_the_queue_is_full(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_routes_refuse_long_texts_while_the_queue_is_full(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = served.engine.tokenizer._queue
     monkeypatch.setattr(queue, "_refusal", lambda *_: Overloaded("the expected wait is 9 s", retry_after=9.0))
     for path, body in BODIES.items():

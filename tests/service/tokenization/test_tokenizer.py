@@ -62,9 +62,7 @@ def test_what_is_kept_of_a_cut_text_is_what_the_library_says_of_it() -> None:
 def test_long_inputs_come_from_a_thread_the_same() -> None:
     texts = ["the cat sat", "on a mat " * INLINE_CHARACTERS]
     threaded = asyncio.run(ours.encode(texts))
-    assert [item.input_ids.tolist() for item in threaded] == [
-        item.input_ids.tolist() for item in ours.encode_now(texts)
-    ]
+    assert [one.input_ids.tolist() for one in threaded] == [one.input_ids.tolist() for one in ours.encode_now(texts)]
 
 
 MANY = 2000
@@ -158,9 +156,7 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize("ids_only", [False, True])
-def test_a_panic_of_the_library_is_a_failure_of_ours_and_not_the_end(
-    monkeypatch: pytest.MonkeyPatch, *, ids_only: bool
-) -> None:
+def test_a_panic_of_the_library_is_a_failure_of_ours(monkeypatch: pytest.MonkeyPatch, *, ids_only: bool) -> None:
     class Panicking:
         def encode(self, text: str) -> None:
             raise Panic(text)
