@@ -261,9 +261,7 @@ def _for_texts(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_transformer_settings(settings: Mapping[str, Any], folder: Path, *, expands: bool = False) -> dict[str, Any]:
-    require_settings(
-        settings, {name: values for name, values in REPRODUCED.items() if name != EXPANSION or not expands}
-    )
+    require_settings(settings, {name: own for name, own in REPRODUCED.items() if name != EXPANSION or not expands})
     _refuse_arguments(settings)
     tokenizer = read_json(folder / "tokenizer_config.json", optional=True)
     length = settings.get("max_seq_length") or tokenizer.get("model_max_length")

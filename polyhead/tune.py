@@ -286,9 +286,7 @@ def least_latency(measured: Sequence[Measurement]) -> Measurement:
 
 
 def _simplest(found: Iterable[Measurement]) -> Measurement:
-    return min(
-        found, key=lambda one: (one.layout.processes, one.layout.intra_op_threads, one.layout.max_batch_tokens or 0)
-    )
+    return min(found, key=lambda it: (it.layout.processes, it.layout.intra_op_threads, it.layout.max_batch_tokens or 0))
 
 
 def _divisors(number: int) -> list[int]:

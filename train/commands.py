@@ -270,9 +270,7 @@ def add_sweep(made: argparse.ArgumentParser) -> None:
     add_model(made, "whose vectors are learned: artifact, folder or hub id (the default model)")
     made.add_argument("--texts", type=Path, nargs="+", required=True, metavar="FILE", help="texts, one a line")
     made.add_argument("--held-out", type=Path, metavar="FILE", help="texts to judge by (default: 2 %% of the texts)")
-    made.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="folder to write; runs that are done stay"
-    )
+    made.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write; finished runs stay")
     made.add_argument("--heads", type=count, nargs="+", default=HEADS, metavar="H", help="numbers of heads (1 to 32)")
     made.add_argument(
         "--full", action="store_true", help=f"{_said(FULL)}, embeddings from nothing too (default: {_said(SMALL)})"
@@ -371,9 +369,7 @@ def add_patterns(made: argparse.ArgumentParser) -> None:
     """Adds the tasks and how long each network is trained."""
     made.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write; what is done stays")
     made.add_argument("--tasks", choices=TASKS, nargs="+", default=TASKS, metavar="TASK", help=f"of {', '.join(TASKS)}")
-    made.add_argument(
-        "--seeds", type=several, default=5, metavar="N", help="networks of each row (default: %(default)s)"
-    )
+    made.add_argument("--seeds", type=several, default=5, metavar="N", help="networks a row (default: %(default)s)")
     made.add_argument(
         "--steps", type=count, default=1000, metavar="N", help="at most, of 64 texts (default: %(default)s)"
     )

@@ -136,9 +136,7 @@ class LayerRunner:
             module.feed_forward.down.register_forward_pre_hook(lambda _, inputs: seen.update(inner=inputs[0])),
         ]
         if module.attention.num_heads:
-            hooks.append(
-                module.attention.output.register_forward_pre_hook(lambda _, inputs: seen.update(context=inputs[0]))
-            )
+            hooks.append(module.attention.output.register_forward_pre_hook(lambda _, x: seen.update(context=x[0])))
         with torch.inference_mode():
             output, _ = module(hidden, *self._calls[layer][batch][1:])
         for hook in hooks:

@@ -107,9 +107,7 @@ def rollout(encoder: Encoder, ids: list[int], other: Tensor) -> Float64Array:
     with torch.no_grad():
         output = run(encoder, ids)
     layers = [weights[0].numpy() for weights in output.attentions if weights is not None and weights.shape[1]]
-    return saliency(layers, token_shares(output.last_hidden_state[0].numpy(), encoder.config.pooling)).astype(
-        np.float64
-    )
+    return saliency(layers, token_shares(output.last_hidden_state[0].numpy(), encoder.config.pooling)).astype(float)
 
 
 def norms(encoder: Encoder, ids: list[int], other: Tensor) -> Float64Array:

@@ -151,7 +151,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":  # the process of the probes
-    probed = asyncio.run(
-        probe_for([int(port) for port in sys.argv[1].split(",")], float(sys.argv[2]), float(sys.argv[3]))
-    )
+    probed = asyncio.run(probe_for([*map(int, sys.argv[1].split(","))], float(sys.argv[2]), float(sys.argv[3])))
     sys.stdout.write(json.dumps(probed))

@@ -122,9 +122,7 @@ def main() -> None:
 
 def draw(path: Path, run: Run, table: Table) -> None:
     """Draws everyone's best rate, without HTTP and over it."""
-    ours: dict[str, Words] = {
-        f"Polyhead {engine.artifact.manifest.precision}": (engine.name,) for engine in run.engines
-    }
+    ours: dict[str, Words] = {f"Polyhead {one.artifact.manifest.precision}": (one.name,) for one in run.engines}
     panels: dict[str, Mapping[str, Words]] = {"Tokens a second, without HTTP": {**ours, **PEER_ENGINES}}
     for way in map(http_name, run.arguments.texts_per_request):
         names = (*ours, *(f"Infinity {engine}" for engine in INFINITY_ENGINES))

@@ -334,9 +334,7 @@ class Simulation:
 
     def _ready(self, at: float, lag: float = 0.0) -> list[Replica]:
         first = min(self._replicas, key=lambda replica: replica.ready_at).ready_at
-        return [
-            replica for replica in self._replicas if replica.ready_at + (lag if replica.ready_at > first else 0) <= at
-        ]
+        return [one for one in self._replicas if one.ready_at + (lag if one.ready_at > first else 0) <= at]
 
     def _serve(self, at: float, taken: list[float]) -> None:
         """One second of requests, in their order."""

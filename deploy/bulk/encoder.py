@@ -121,9 +121,7 @@ class TextEncoder:
             try:
                 vectors[places] = self.encode(texts)
             except InferenceFailed:  # a text that fails costs its own vector alone
-                failed += [
-                    place for place, text in zip(places, texts, strict=True) if not self._fill(vectors[place], text)
-                ]
+                failed += [at for at, text in zip(places, texts, strict=True) if not self._fill(vectors[at], text)]
         is_there[wanted] = True
         is_there[failed] = False
         column = pa.FixedSizeListArray.from_arrays(

@@ -116,9 +116,7 @@ def _budget_left(title: str, text: str, used: str, *, alert: str) -> Panel:
 
 
 def _history() -> list[Panel]:
-    quantiles = {
-        name: quantile(share, names.ANSWER_DURATION, SMALL) for name, share in {"p50": 0.5, "p99": 0.99}.items()
-    }
+    quantiles = {name: quantile(q, names.ANSWER_DURATION, SMALL) for name, q in {"p50": 0.5, "p99": 0.99}.items()}
     return [
         make_lines(
             "POST requests by status",

@@ -273,9 +273,7 @@ def _with_template(tokenizer: Tokenizer, parts: Mapping[str, list[int]]) -> Toke
         for name, ids in parts.items()
         if ids
     }
-    before, between, behind = (
-        [{"SpecialToken": {"id": name, "type_id": 0}}] if name in added else [] for name in parts
-    )
+    before, between, behind = ([{"SpecialToken": {"id": one, "type_id": 0}}] if one in added else [] for one in parts)
     a, b = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
     template = {
         "type": "TemplateProcessing",

@@ -178,9 +178,7 @@ def compare_through_network(
     cells = first @ second.T
     if plan.request.similarity == "cosine":
         cells /= _length(first) * _length(second)
-    a, b = (
-        _explained_tokens(text, runner, own_shares=parts.own_shares) for text, parts in zip(texts, found, strict=True)
-    )
+    a, b = (_explained_tokens(text, runner, own_shares=one.own_shares) for text, one in zip(texts, found, strict=True))
     return _explained(plan, np.float32(cells.sum()), cells.astype(np.float32), (a, b), runner)
 
 

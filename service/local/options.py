@@ -281,9 +281,7 @@ def _refuse_other_elements(values: Any, name: str) -> None:
 def _plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if "model" in options:  # a field of bodies
         raise Invalid.at("model", "an engine has one")
-    return {
-        name: _as_json(_with_whole_places(value) if name == "head_mask" else value) for name, value in options.items()
-    }
+    return {key: _as_json(_with_whole_places(value) if key == "head_mask" else value) for key, value in options.items()}
 
 
 def _with_whole_places(value: Any) -> Any:

@@ -245,9 +245,7 @@ class ModelMetrics:
         stage_duration, answer_duration = families[STAGE_DURATION], families[ANSWER_DURATION]
         self.stages: dict[Stage, Any] = {stage: stage_duration.labels(stage, name) for stage in get_args(Stage)}
         self._answers: dict[str, Any] = {size: answer_duration.labels(size, name) for size in SIZES}
-        self._own: dict[str, Any] = {
-            key: found.labels(name) for key, found in families.items() if key not in _MORE_LABELS
-        }
+        self._own: dict[str, Any] = {key: one.labels(name) for key, one in families.items() if key not in _MORE_LABELS}
 
     def set_model(
         self,

@@ -38,9 +38,7 @@ async def answer_viewer(request: Request) -> Response:
     services = services_of(request)
     if services.settings.admin_port is None:
         return _answer(request, _pages()[INDEX])
-    return _answer(
-        request, _without_links(frozenset(route.path for route in services.routes if route.is_administrative))
-    )
+    return _answer(request, _without_links(frozenset(one.path for one in services.routes if one.is_administrative)))
 
 
 async def answer_docs(request: Request) -> Response:

@@ -393,8 +393,5 @@ def _unknown_id(tokenizer: FastTokenizer) -> int | None:
 def _special_ends(tokenizer: FastTokenizer) -> tuple[int | None, int | None]:
     """Ids of the special tokens that begin and end every input; None for none."""
     encoding = tokenizer.encode("a")
-    ends = [
-        token_id if special else None
-        for token_id, special in zip(encoding.ids, encoding.special_tokens_mask, strict=True)
-    ]
+    ends = [one if special else None for one, special in zip(encoding.ids, encoding.special_tokens_mask, strict=True)]
     return (ends[0], ends[-1]) if ends else (None, None)

@@ -43,9 +43,7 @@ def encoder_of(network: Network, seed: int) -> Encoder:
     for layer, part in enumerate(network.parts):
         place = f"layers.{layer}"
         norms += [f"{place}.attention_norm", f"{place}.feed_forward_norm"]
-        state |= {
-            f"{place}.attention.{name}.weight": part[name][seed].T for name in ("query", "key", "value", "output")
-        }
+        state |= {f"{place}.attention.{key}.weight": part[key][seed].T for key in ("query", "key", "value", "output")}
         if row.feed_forward:
             up, bias, down = (part[name][seed] for name in ("up", "bias", "down"))
         else:
