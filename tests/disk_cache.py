@@ -61,9 +61,8 @@ def _remove_unused() -> None:
 @cache
 def _surroundings() -> bytes:
     """Hash of all that makes a graph: the sources of `model` and `export`, the versions of packages and of Python."""
-    found = hashlib.sha256(
-        repr([platform.python_version(), *((name, version(name)) for name in PACKAGES.split())]).encode()
-    )
+    versions = [platform.python_version(), *((name, version(name)) for name in PACKAGES.split())]
+    found = hashlib.sha256(repr(versions).encode())
     for folder in ("model", "export"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in {".py", ".txt"}:

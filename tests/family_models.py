@@ -12,10 +12,11 @@ from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTra
 
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.sources import Folder
-from model.encoder import Encoder
+from model.encoder import Encoder, EncoderOutput
 from tests.tokenizers import TOKENIZERS
 
 VOCABULARY = 400
+Pair = tuple["FamilyModel", PreTrainedModel, Encoder]  # a network, by `transformers` and by the exporter
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,28 @@ def ids_and_types(model: FamilyModel, rows: int, sequence: int) -> tuple[Tensor,
     ids = torch.randint(3, VOCABULARY, (rows, sequence), generator=generator)
     types = model.settings.get("type_vocab_size", 2)
     return ids, torch.randint(0, max(types, 1), ids.shape, generator=generator)
+
+
+def mask_of(ids: Tensor, lengths: list[int]) -> Tensor:
+    """1 for the tokens of right-padded rows, 0 for what is behind them, [rows, sequence]."""
+    return (torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]).long()
+
+
+def run_theirs(theirs: PreTrainedModel, ids: Tensor, types: Tensor, lengths: list[int], **options: Any) -> Any:
+    """`transformers` on right-padded rows; padding has the padding's own id, as its tokenizers write it."""
+    mask = mask_of(ids, lengths)
+    padded = ids.masked_fill(mask == 0, theirs.config.pad_token_id or 0)
+    named = {"token_type_ids": types} if getattr(theirs.config, "type_vocab_size", 0) > 1 else {}
+    with torch.inference_mode():
+        return theirs(padded, attention_mask=mask, **named, **options)
+
+
+def run_ours(encoder: Encoder, ids: Tensor, types: Tensor, lengths: list[int]) -> EncoderOutput:
+    """The exporter's network on the same rows."""
+    named = types if encoder.config.type_vocab_size else None
+    with torch.inference_mode():
+        output: EncoderOutput = encoder(ids, torch.tensor(lengths), token_type_ids=named)
+    return output
 
 
 def project(encoder: Encoder, hidden: Tensor) -> Tensor:

@@ -18,7 +18,19 @@ from export.tasks.classification import read_labels
 from model.config_parts import ClassificationSettings
 from model.encoder import Encoder
 from tests.export.conftest import change_json, write_json
-from tests.family_models import MODELS, NAMED, FamilyModel, draw, ids_and_types, read, save
+from tests.family_models import (
+    MODELS,
+    NAMED,
+    FamilyModel,
+    Pair,
+    draw,
+    ids_and_types,
+    mask_of,
+    read,
+    run_ours,
+    run_theirs,
+    save,
+)
 from tests.tokenizers import TOKENIZERS
 
 TOLERANCE = 1e-5
@@ -32,9 +44,7 @@ TOKENS = [model for model in MODELS if not model.name.startswith("gemma")]  # wh
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def pair(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[FamilyModel, PreTrainedModel, Encoder]:
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     model = NAMED[request.param]
     pooling: dict[str, Any] = {"classifier_pooling": "mean"} if model.name in BY_MEAN else {}
     theirs = draw(model, auto=AutoModelForSequenceClassification, num_labels=3, **pooling)
@@ -43,19 +53,15 @@ def pair(
 
 def compare(model: FamilyModel, theirs: PreTrainedModel, ours: Encoder, lengths: list[int]) -> None:
     ids, types = ids_and_types(model, len(lengths), max(lengths) + 2)
-    mask = (torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]).long()
-    padded = ids.masked_fill(mask == 0, theirs.config.pad_token_id or 0)
-    named = {"token_type_ids": types} if getattr(theirs.config, "type_vocab_size", 0) > 1 else {}
-    with torch.inference_mode():
-        expected = theirs(padded, attention_mask=mask, **named).logits
-        output = ours(ids, torch.tensor(lengths), token_type_ids=types if ours.config.type_vocab_size else None)
-    found = output.task_output
+    expected = run_theirs(theirs, ids, types, lengths).logits
+    found = run_ours(ours, ids, types, lengths).task_output
     if found.ndim > 2:
-        found, expected = found[mask == 1], expected[mask == 1]
+        is_token = mask_of(ids, lengths) == 1
+        found, expected = found[is_token], expected[is_token]
     torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
 
 
-def test_logits_equal_transformers(pair: tuple[FamilyModel, PreTrainedModel, Encoder]) -> None:
+def test_logits_equal_transformers(pair: Pair) -> None:
     for lengths in BATCHES:
         compare(*pair, lengths)
     config = pair[2].config

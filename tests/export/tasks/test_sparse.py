@@ -1,6 +1,5 @@
 """SPLADE on the masked language models of every family equals `transformers`, in chunks and whole."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from export.checkpoint import read_checkpoint
 from export.errors import UnsupportedModel
 from export.sources import Folder
 from model.config_parts import SparseSettings
-from model.encoder import Encoder
-from tests.family_models import NAMED, FamilyModel, draw, ids_and_types, read, save
+from tests.export.conftest import write_json
+from tests.family_models import NAMED, FamilyModel, Pair, draw, ids_and_types, mask_of, read, run_ours, run_theirs, save
 
 TOLERANCE = 1e-5
 BERT = NAMED["bert"]
@@ -33,53 +32,37 @@ def save_sparse(theirs: PreTrainedModel, model: FamilyModel, folder: Path, **poo
     """The folder as sentence-transformers saves a SparseEncoder, with other settings of its pooling or none."""
     save(theirs, model, folder)
     entries = [{"type": kind, "path": "1_SpladePooling" * place} for place, kind in enumerate(MODULES)]
-    (folder / "modules.json").write_text(json.dumps(entries))
-    (folder / "1_SpladePooling").mkdir()
-    (folder / "1_SpladePooling" / "config.json").write_text(json.dumps(pooling))
-    settings = {"transformer_task": "fill-mask", "modality_config": {"text": {"method": "forward"}}}
-    settings["modality_config"]["text"]["method_output_name"] = "logits"  # type: ignore[index]
-    (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
-    (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "SparseEncoder"}))
-    return folder
+    write_json(folder / "modules.json", entries)
+    write_json(folder / "1_SpladePooling" / "config.json", pooling)
+    text = {"method": "forward", "method_output_name": "logits"}
+    settings = {"transformer_task": "fill-mask", "modality_config": {"text": text}}
+    write_json(folder / "sentence_bert_config.json", settings)
+    return write_json(folder / "config_sentence_transformers.json", {"model_type": "SparseEncoder"})
 
 
 def splade(theirs: PreTrainedModel, ids: Tensor, types: Tensor, lengths: list[int]) -> Tensor:
     """log(1 + max(0, logits)) of `transformers`, the largest over real tokens."""
-    mask = (torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]).long()
-    named = {"token_type_ids": types} if getattr(theirs.config, "type_vocab_size", 0) > 1 else {}
-    padded = ids.masked_fill(mask == 0, theirs.config.pad_token_id or 0)
-    with torch.inference_mode():
-        logits = theirs(padded, attention_mask=mask, **named).logits
-    weights: Tensor = (logits * mask[:, :, None]).relu().log1p().amax(dim=1)
+    logits = run_theirs(theirs, ids, types, lengths).logits
+    weights: Tensor = (logits * mask_of(ids, lengths)[:, :, None]).relu().log1p().amax(dim=1)
     return weights
 
 
-def run(ours: Encoder, ids: Tensor, types: Tensor, lengths: list[int]) -> Tensor:
-    with torch.inference_mode():
-        named = types if ours.config.type_vocab_size else None
-        output: Tensor = ours(ids, torch.tensor(lengths), token_type_ids=named).task_output
-    return output
-
-
 @pytest.fixture(scope="module", params=NAMES)
-def pair(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[FamilyModel, PreTrainedModel, Encoder]:
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     model = NAMED[request.param]
     theirs = draw(model, auto=AutoModelForMaskedLM)
     return model, theirs, read(save_sparse(theirs, model, tmp_path_factory.mktemp(model.name))).encoder
 
 
-def test_weights_equal_transformers(
-    pair: tuple[FamilyModel, PreTrainedModel, Encoder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_equal_transformers(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     model, theirs, ours = pair
     for lengths in ([7], [5, 2, 1]):
         ids, types = ids_and_types(model, len(lengths), max(lengths) + 2)
         expected = splade(theirs, ids, types, lengths)
         for chunk_values in (1, 1200, 1 << 23):  # one token, three, all at a time
             monkeypatch.setattr("model.tasks.CHUNK_VALUES", chunk_values)
-            torch.testing.assert_close(run(ours, ids, types, lengths), expected, atol=TOLERANCE, rtol=0)
+            found = run_ours(ours, ids, types, lengths).task_output
+            torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
     settings = ours.config.task_settings
     assert isinstance(settings, SparseSettings)
     assert settings.tied  # the decoder is the table of token embeddings
@@ -92,7 +75,8 @@ def test_a_decoder_of_its_own_and_the_logarithm_taken_twice(tmp_path: Path) -> N
     assert "task_layers.table" in ours.state_dict()
     ids, types = ids_and_types(BERT, 2, 7)
     expected = splade(theirs, ids, types, [7, 4]).log1p()
-    torch.testing.assert_close(run(ours, ids, types, [7, 4]), expected, atol=TOLERANCE, rtol=0)
+    found = run_ours(ours, ids, types, [7, 4]).task_output
+    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta"])
