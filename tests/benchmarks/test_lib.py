@@ -94,8 +94,6 @@ def test_a_server_is_started_metered_paused_and_stopped() -> None:
 
 def test_a_server_that_ends_is_reported_with_its_last_words() -> None:
     command = [sys.executable, "-c", "import sys; sys.exit('no such model')"]
-    with (
-        pytest.raises(CannotMeasure, match=r"was not ready \(exit code 1\): no such model"),
-        started(command, free_port(), "/", {}),
-    ):
+    server = started(command, free_port(), "/", {})
+    with pytest.raises(CannotMeasure, match=r"was not ready \(exit code 1\): no such model"), server:
         pass

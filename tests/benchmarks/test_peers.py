@@ -38,8 +38,6 @@ def test_a_peer_in_its_own_process_measures_and_embeds(tmp_path: Path, monkeypat
 
 
 def test_a_peer_that_cannot_start_says_why() -> None:
-    with (
-        pytest.raises(CannotMeasure, match="KeyError: 'no_such_engine'"),
-        start_worker(Path(sys.executable), "no_such_engine", TASK),
-    ):
+    worker = start_worker(Path(sys.executable), "no_such_engine", TASK)
+    with pytest.raises(CannotMeasure, match="KeyError: 'no_such_engine'"), worker:
         pass

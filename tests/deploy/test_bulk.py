@@ -290,10 +290,8 @@ def test_a_file_is_shared_by_actors_if_there_are_too_few_files(megabytes: list[f
     sources = [Source("", str(number), "text", int(size * 2**20)) for number, size in enumerate(megabytes)]
     found = make_shards(sources, workers=2)
     assert [sum(shard.source == source for shard in found) for source in sources] == shards
-    assert all(
-        sorted(one.number for one in found if one.source == source) == [*range(of)]
-        for source, of in zip(sources, shards, strict=True)
-    )
+    for source, of in zip(sources, shards, strict=True):
+        assert sorted(one.number for one in found if one.source == source) == [*range(of)]
 
 
 def test_the_show_finds_rows_that_are_missing_doubled_or_wrong(tmp_path: Path) -> None:

@@ -55,10 +55,8 @@ def test_settings_are_the_services(name: str, monkeypatch: pytest.MonkeyPatch) -
     assert misspelt_variables(given) == {}
     read = read_settings(text, monkeypatch).model_dump()
     assert str(read["drain_delay"]).removesuffix(".0") == given["POLYHEAD_DRAIN_DELAY"]
-    assert {port["name"]: port["containerPort"] for port in found["ports"]} == {
-        "http": read["port"],
-        "admin": read["admin_port"],
-    }
+    ports = {port["name"]: port["containerPort"] for port in found["ports"]}
+    assert ports == {"http": read["port"], "admin": read["admin_port"]}
     assert pod(text)["spec"]["enableServiceLinks"] is False  # else POLYHEAD_PORT is the Service's address
     # Callers keep no probe out: the admin port has connections of its own, and callers are led to the other one.
     assert {found[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "readiness", "liveness")} == {"admin"}
@@ -89,11 +87,8 @@ def test_pods_are_restricted(name: str) -> None:
     assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
     assert all(volume.keys() & {"emptyDir", "configMap", "secret"} for volume in spec.get("volumes", ()))
     for found in containers(text):
-        assert found["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
+        locked = {"readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+        assert found["securityContext"] == {"allowPrivilegeEscalation": False, **locked}
 
 
 @each_overlay
@@ -116,11 +111,8 @@ def test_nothing_goes_out_and_prometheus_alone_reaches_the_metrics(name: str) ->
     ways_out = {called: spec["egress"] for called, spec in policies.items() if "Egress" in spec["policyTypes"]}
     assert ways_out.pop("polyhead") == []
     assert ways_out.keys() == ({"polyhead-model"} if name == "hub" else set())
-    ports = {
-        called: [port["port"] for rule in spec["ingress"] for port in rule["ports"]]
-        for called, spec in policies.items()
-        if "Ingress" in spec["policyTypes"]
-    }
+    ways_in = {called: spec["ingress"] for called, spec in policies.items() if "Ingress" in spec["policyTypes"]}
+    ports = {called: [port["port"] for rule in rules for port in rule["ports"]] for called, rules in ways_in.items()}
     assert ports == {"polyhead": ["http"]} | ({"polyhead-metrics": ["admin"]} if name == "production" else {})
 
 

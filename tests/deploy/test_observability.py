@@ -70,12 +70,9 @@ def expressions(panels: list[ShownPanel]) -> Iterator[str]:
 
 
 def selectors(expression: str) -> list[Any]:
-    found = []
-    promql_parser.walk(
-        promql_parser.parse(expression),
-        lambda node: found.append(node) if isinstance(node, promql_parser.VectorSelector) else None,
-    )
-    return found
+    nodes: list[Any] = []
+    promql_parser.walk(promql_parser.parse(expression), nodes.append)
+    return [node for node in nodes if isinstance(node, promql_parser.VectorSelector)]
 
 
 def test_committed_files_are_what_the_script_writes() -> None:

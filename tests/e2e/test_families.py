@@ -39,9 +39,7 @@ class Served:
     tokenizer: PreTrainedTokenizerFast
 
     def encode(self, **body: Any) -> Any:
-        status, _, answer = self.server.request("POST", "/encode", {"inputs": TEXTS, **body})
-        assert status == 200, answer[:500]
-        return json.loads(answer)
+        return self.server.post("/encode", {"inputs": TEXTS, **body})
 
     def tokenise(self, text: str) -> Any:
         options = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
@@ -104,11 +102,8 @@ def test_words(served: Served) -> None:
         kept = ~np.array(expected["special_tokens_mask"], np.bool_)
         mass = served.run(text).attentions[-1][0].numpy()[:, kept][:, :, kept].sum(axis=-1)
         # What a word's pieces see of the text, on average; what it is split into does not matter for that.
-        pieces = pieces_of(
-            text,
-            entry["offsets"],
-            [place for place, is_kept in zip(expected["offset_mapping"], kept, strict=True) if is_kept],
-        )
+        places = [place for place, is_kept in zip(expected["offset_mapping"], kept, strict=True) if is_kept]
+        pieces = pieces_of(text, entry["offsets"], places)
         for word, tokens in enumerate(pieces):
             np.testing.assert_allclose(found[:, word].sum(-1), mass[:, tokens].mean(-1), atol=2 * TOLERANCE, rtol=0)
 

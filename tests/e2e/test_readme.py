@@ -40,7 +40,7 @@ def test_the_first_requests_give_the_first_answers(server: ServerProcess) -> Non
     start = section_of(README, "First requests")
     sent = re.findall(r"curl -s \S+:8000(/\w+) .*? -d '(\{.*?\})'", start, re.DOTALL)
     assert [path for path, _ in sent] == ["/encode", "/rerank", "/encode"]
-    answers = [_post(server, path, json.loads(body)) for path, body in sent]
+    answers = [server.post(path, json.loads(body)) for path, body in sent]
     shown = list(json_blocks(start))
     for ranked, expected in zip(answers.pop(1), shown.pop(1), strict=True):
         assert ranked == pytest.approx(expected, abs=1e-5)
@@ -69,7 +69,7 @@ def test_the_explained_pair_gets_the_answer_that_stands_there(server: ServerProc
     request = re.search(r'`(\{"a": .*?\})`', section)
     (shown,) = json_blocks(section)
     assert request is not None
-    answer = _post(server, "/explain", json.loads(request[1]))
+    answer = server.post("/explain", json.loads(request[1]))
     assert answer.keys() == shown.keys()
     for name in ("similarity", "contributions"):
         np.testing.assert_allclose(answer[name], shown[name], atol=1e-5)
@@ -90,7 +90,7 @@ def test_the_page_on_reranking_gives_the_scores_that_stand_there(
     server: ServerProcess, default_artifact: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = re.findall(r"curl -s \S+/rerank .*? -d '(\{.*?\})'", RERANK, re.DOTALL)[0]
-    for ranked, expected in zip(_post(server, "/rerank", json.loads(body)), next(json_blocks(RERANK)), strict=True):
+    for ranked, expected in zip(server.post("/rerank", json.loads(body)), next(json_blocks(RERANK)), strict=True):
         assert ranked.pop("text") == expected.pop("text")
         assert ranked == pytest.approx(expected, abs=1e-5)
     run_programs(RERANK, default_artifact)
@@ -119,14 +119,14 @@ def _resting_head(server: ServerProcess, text: str) -> list[float]:
     attention = {"layers": [2], "heads": [9]}
     tokens, weights = _head(server, {"inputs": text, "attention": attention})
     _, norms = _head(server, {"inputs": text, "attention": {**attention, "form": "norms"}})
-    statistics = _post(server, "/encode", {"inputs": text, "attention": {**attention, "form": "stats"}})["attention"][0]
+    statistics = server.post("/encode", {"inputs": text, "attention": {**attention, "form": "stats"}})["attention"][0]
     too = tokens.index("too")
     pairs = [array[too, key] for array in (weights, norms) for key in (0, too)]
     return [statistics["statistics"]["special_mass"][0][0], *pairs, _effect(server, text, 2, 9)]
 
 
 def _two_texts(server: ServerProcess, request: dict[str, str]) -> list[float]:
-    answer = _post(server, "/explain", request)
+    answer = server.post("/explain", request)
     cells, rows, columns = np.array(answer["contributions"]), answer["a"]["tokens"], answer["b"]["tokens"]
     same = [cells[rows.index(token), columns.index(token)] for token in ("medicine", "children")]
     assert sorted(cells.ravel())[-2:] == sorted(same)
@@ -138,17 +138,11 @@ def _with_small(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _head(server: ServerProcess, request: dict[str, Any]) -> tuple[list[str], NDArray[Any]]:
-    entry = _post(server, "/encode", request)["attention"][0]
+    entry = server.post("/encode", request)["attention"][0]
     return entry["tokens"], np.array(entry["weights"][0][0])
 
 
 def _effect(server: ServerProcess, text: str, layer: int, head: int) -> float:
-    whole = _post(server, "/encode", {"inputs": text})["embeddings"][0]
-    without = _post(server, "/encode", {"inputs": text, "head_mask": [[layer, head, 0]]})["embeddings"][0]
+    whole = server.post("/encode", {"inputs": text})["embeddings"][0]
+    without = server.post("/encode", {"inputs": text, "head_mask": [[layer, head, 0]]})["embeddings"][0]
     return 1 - float(np.dot(whole, without))
-
-
-def _post(server: ServerProcess, path: str, body: Any) -> Any:
-    status, _, answer = server.request("POST", path, body)
-    assert status == 200, answer
-    return json.loads(answer)

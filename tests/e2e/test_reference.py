@@ -89,14 +89,8 @@ def references(refer: Any) -> list[Expected]:
     return [refer(text) for text in TEXTS]
 
 
-def post(server: ServerProcess, path: str, body: Any) -> Any:
-    status, _, answer = server.request("POST", path, body)
-    assert status == 200, answer[:500]
-    return json.loads(answer)
-
-
 def encode(server: ServerProcess, **body: Any) -> Any:
-    return post(server, "/encode", {"inputs": TEXTS, "encoding_format": "base64", **body})
+    return server.post("/encode", {"inputs": TEXTS, "encoding_format": "base64", **body})
 
 
 def unpack(tensor: dict[str, Any]) -> NDArray[Any]:
@@ -123,7 +117,7 @@ def test_a_text_gives_the_same_bits_alone_in_a_batch_with_attention_and_as_token
     together = encode(server, inputs=MANY_TEXTS[:40])["embeddings"]
     for index in range(0, 40, 3):
         text = MANY_TEXTS[index]
-        ids = post(server, "/tokenize", {"inputs": text})["items"][0]["input_ids"]
+        ids = server.post("/tokenize", {"inputs": text})["items"][0]["input_ids"]
         for inputs, more in ((text, {}), (text, {"attention": {"layers": "all"}}), (ids, {})):
             assert encode(server, inputs=inputs, **more)["embeddings"][0] == together[index]
 
@@ -248,7 +242,7 @@ def rollout_saliency(attentions: list[NDArray[np.float32]]) -> NDArray[np.float6
 
 @pytest.mark.parametrize("pair", PAIRS, ids=["paraphrase", "unicode and empty", "long"])
 def test_the_account_of_two_texts(server: ServerProcess, refer: Any, pair: tuple[str, str]) -> None:
-    answer = post(server, "/explain", {"a": pair[0], "b": pair[1]})
+    answer = server.post("/explain", {"a": pair[0], "b": pair[1]})
     a, b = (refer(text) for text in pair)
     hidden_a, hidden_b = a.hidden.astype(np.float64), b.hidden.astype(np.float64)
     mean_a, mean_b = hidden_a.mean(axis=0), hidden_b.mean(axis=0)

@@ -1,6 +1,5 @@
 """What the viewer draws and says equals what the API answers, for texts of all kinds."""
 
-import json
 import re
 from typing import Any
 
@@ -21,15 +20,9 @@ COLOURS = """tiles => tiles.map(canvas => {
 })"""
 
 
-def ask(server: ServerProcess, path: str, body: Any) -> Any:
-    status, _, answer = server.request("POST", path, body)
-    assert status == 200, answer
-    return json.loads(answer)
-
-
 def weights_of(server: ServerProcess, text: str, layer: int, head: int, **options: Any) -> Any:
     body = {"inputs": text, "attention": {"layers": [layer], "heads": [head], **options}}
-    return np.array(ask(server, "/encode", body)["attention"][0]["weights"][0][0])
+    return np.array(server.post("/encode", body)["attention"][0]["weights"][0][0])
 
 
 def point_at(viewer: ViewerPage, row: int, column: int) -> None:
@@ -64,7 +57,7 @@ def test_a_text_fills_the_grid_and_a_head_its_numbers(open_viewer: OpenViewer, v
     assert viewer.labels()[:3] == ["[CLS]", "the", "trophy"]
     assert viewer.page.locator("#count").inner_text() == "16"
     body = {"inputs": TEXT, "attention": {"layers": "all", "form": "stats"}}
-    statistics = ask(viewer_server, "/encode", body)["attention"][0]["statistics"]
+    statistics = viewer_server.post("/encode", body)["attention"][0]["statistics"]
     rows = viewer.page.locator(".statistics tr").all()
     shown = {row.locator("th").inner_text(): float(row.locator(".number").inner_text()) for row in rows}
     assert shown["Entropy"] == pytest.approx(statistics["entropy"][3][2], abs=6e-4)
@@ -113,7 +106,7 @@ def test_contributions_of_two_texts_add_up_to_similarity(open_viewer: OpenViewer
     ):
         viewer.page.get_by_role("radio", name=kind).check(force=True)
         expect(meaning).to_contain_text(words)
-        answer = ask(viewer_server, "/explain", {**body, **more})
+        answer = viewer_server.post("/explain", {**body, **more})
         expect(labels).to_have_text([*answer["b"]["tokens"], *rest])
         shown, total = (
             float(viewer.page.locator(f"#{name}").get_attribute("data-value") or "nan")
@@ -196,10 +189,8 @@ def test_a_phone_scrolls_down_only(open_viewer: OpenViewer) -> None:
 
 
 def test_heads_are_found_sorted_and_filtered_by_figures(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
-    statistics, norms = (
-        ask(viewer_server, "/encode", {"inputs": TEXT, "attention": {"layers": "all", "form": form}})["attention"][0]
-        for form in ("stats", "norms")
-    )
+    bodies = [{"inputs": TEXT, "attention": {"layers": "all", "form": form}} for form in ("stats", "norms")]
+    statistics, norms = (viewer_server.post("/encode", body)["attention"][0] for body in bodies)
     previous = np.array(statistics["statistics"]["offset_previous"])
     layer, head = np.unravel_index(previous.argmax(), previous.shape)
     viewer = open_viewer(a=TEXT)

@@ -18,7 +18,7 @@ from playwright.sync_api import Route, expect
 from safetensors.numpy import load_file
 
 from tests.e2e.conftest import OpenViewer
-from tests.e2e.test_viewer import TEXT, ask, weights_of
+from tests.e2e.test_viewer import TEXT, weights_of
 from tests.e2e.viewer_page import ViewerPage
 from tests.service.process import ServerProcess
 
@@ -131,7 +131,7 @@ def test_what_is_shown_goes_elsewhere(open_viewer: OpenViewer, viewer_server: Se
     viewer.page.locator("#copy-curl").click()
     command = shlex.split(viewer.page.evaluate("window.copied"))
     assert command[:3] == ["curl", "-s", f"{viewer.origin}/encode"]
-    answer = ask(viewer_server, "/encode", json.loads(command[-1]))
+    answer = viewer_server.post("/encode", json.loads(command[-1]))
     np.testing.assert_allclose(answer["attention"][0]["weights"][0][0], expected, atol=1e-6)
     viewer.page.locator("#copy-python").click()
     expect(viewer.page.locator("#kept")).to_have_text("Copy as Python: copied")
@@ -301,6 +301,6 @@ def test_heads_are_ranked_by_their_effect(open_viewer: OpenViewer, viewer_server
 
 def effect_of(server: ServerProcess, layer: int, head: int) -> float:
     """1 - cos between the text's embedding with and without a head."""
-    (whole,) = ask(server, "/encode", {"inputs": TEXT})["embeddings"]
-    (without,) = ask(server, "/encode", {"inputs": TEXT, "head_mask": [[layer, head, 0]]})["embeddings"]
+    (whole,) = server.post("/encode", {"inputs": TEXT})["embeddings"]
+    (without,) = server.post("/encode", {"inputs": TEXT, "head_mask": [[layer, head, 0]]})["embeddings"]
     return 1 - float(np.dot(whole, without))

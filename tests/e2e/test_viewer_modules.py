@@ -56,10 +56,8 @@ def test_every_half_is_decoded_as_numpy_does(viewer: ViewerPage) -> None:
 
 def test_palettes_are_steady_in_lightness(viewer: ViewerPage) -> None:
     for theme in ("light", "dark"):
-        amount, signed = (
-            lightness(viewer.module("palette", f"return [...module.{kind}Palette('{theme}')];"))
-            for kind in ("amount", "signed")
-        )
+        bodies = [f"return [...module.{kind}Palette('{theme}')];" for kind in ("amount", "signed")]
+        amount, signed = (lightness(viewer.module("palette", body)) for body in bodies)
         sign = -1 if theme == "light" else 1
         steps = sign * np.diff(amount)
         assert steps.min() > 0
@@ -130,11 +128,8 @@ def test_the_grid_is_planned_within_the_servers_limit(viewer: ViewerPage) -> Non
     body = "return module.planGrid(...argument);"
     assert viewer.module("source", body, [[2, 0, 3], 2, 10, {"max_attention_bytes": 2**20}]) == [{"layers": [2, 0]}]
     megabyte = 512 * 512 * 4
-    assert viewer.module("source", body, [[2, 0, 3], 0, 512, {"max_attention_bytes": 2 * megabyte}]) == [
-        {"layers": [0]},
-        {"layers": [2], "heads": [0, 1]},
-        {"layers": [2], "heads": [2]},
-    ]
+    found = viewer.module("source", body, [[2, 0, 3], 0, 512, {"max_attention_bytes": 2 * megabyte}])
+    assert found == [{"layers": [0]}, {"layers": [2], "heads": [0, 1]}, {"layers": [2], "heads": [2]}]
     work = {"max_attention_bytes": 2**20, "max_attention_work_bytes": 4 * 10 * 10 * 4}
     assert viewer.module("source", body, [[2, 2, 3], 0, 10, work]) == [{"layers": [0, 1]}, {"layers": [2]}]
 

@@ -15,7 +15,7 @@ from export.checkpoint import read_checkpoint
 from export.exporter import export_artifact
 from export.sources import Folder
 from tests.e2e.conftest import OpenViewer, serve, with_manifest
-from tests.e2e.test_viewer import ask, point_at, weights_of
+from tests.e2e.test_viewer import point_at, weights_of
 from tests.e2e.viewer_page import ViewerPage
 from tests.service.process import ServerProcess
 from tests.service.routes.test_tables import write_table
@@ -97,7 +97,7 @@ def test_a_prompt_of_the_model_is_chosen(open_viewer: OpenViewer, viewer_server:
     expect(viewer.page.locator("#tokens .token").nth(1)).to_have_text("represent")
     viewer.wait_until_filled()
     body = {"inputs": "The cat sat.", "prompt_name": "query", "attention": {"layers": [2], "heads": [3]}}
-    expected = ask(viewer_server, "/encode", body)["attention"][0]["weights"][0][0]
+    expected = viewer_server.post("/encode", body)["attention"][0]["weights"][0][0]
     saved = json.loads(viewer.save("json", tmp_path).read_text())
     assert saved["prompt_name"] == "query"
     np.testing.assert_allclose(saved["weights"], expected, atol=1e-6)
@@ -115,7 +115,7 @@ def show_pair(viewer: ViewerPage) -> None:
 
 
 def rerank(server: ServerProcess, **options: Any) -> Any:
-    (entry,) = ask(server, "/rerank", {"query": QUERY, "texts": [DOCUMENT], **options})
+    (entry,) = server.post("/rerank", {"query": QUERY, "texts": [DOCUMENT], **options})
     return entry
 
 
@@ -135,7 +135,7 @@ def why(viewer: ViewerPage, query: str, documents: list[str]) -> tuple[list[floa
 def test_the_page_says_why_one_document_is_above_another(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     viewer = open_viewer()
     query, documents = "the cat", ["it rained", "the cat sat on the mat", "a dog"]
-    order = ask(viewer_server, "/rerank", {"query": query, "texts": documents, "raw_scores": True})
+    order = viewer_server.post("/rerank", {"query": query, "texts": documents, "raw_scores": True})
     scores, table = why(viewer, query, documents)
     assert scores == pytest.approx([entry["score"] for entry in order], abs=1e-4)
     for column, entry in ((1, order[0]), (2, order[1])):
@@ -156,7 +156,7 @@ def test_effects_are_of_directions_where_vectors_differ(open_viewer: OpenViewer,
     viewer.page.route("**/explain", lambda route: route.fulfill(status=422))
     show_pair(viewer)
     bodies = [{"inputs": QUERY}, {"inputs": QUERY, "head_mask": [[1, 2, 0]]}, {"inputs": DOCUMENT}]
-    vectors = np.array([ask(viewer_server, "/encode", body)["embeddings"][0] for body in bodies])
+    vectors = np.array([viewer_server.post("/encode", body)["embeddings"][0] for body in bodies])
     lengths = np.linalg.norm(vectors, axis=1)
     assert abs(lengths[0] - 1) > 0.1
     cosine, similarity = vectors[1:] @ vectors[0] / lengths[1:] / lengths[0]
@@ -171,7 +171,7 @@ def test_a_model_without_heads_compares_texts(open_viewer: OpenViewer, viewer_se
     viewer = open_viewer("mode=pair&off=1.2")
     viewer.type(DOCUMENT, "#b")
     viewer.type(QUERY)
-    (entry,) = ask(viewer_server, "/rerank", {"query": QUERY, "texts": [DOCUMENT]})
+    (entry,) = viewer_server.post("/rerank", {"query": QUERY, "texts": [DOCUMENT]})
     expect(viewer.page.locator("#similarity")).not_to_be_empty()
     similarity = float(viewer.page.locator("#similarity").inner_text())
     assert similarity == pytest.approx(entry["score"], abs=1e-4)
@@ -286,7 +286,7 @@ def test_a_multi_vector_model_shows_what_a_token_found(open_viewer: OpenViewer, 
     document = "🙂 the dog ate. The cat sat on the mat."  # a character of two halves in JavaScript
     viewer.type(document, "#b")
     viewer.show(QUERY)
-    (entry,) = ask(viewer_server, "/rerank", {"query": QUERY, "texts": [document], "matches": True})
+    (entry,) = viewer_server.post("/rerank", {"query": QUERY, "texts": [document], "matches": True})
     expect(viewer.page.locator("#matches-score")).to_have_attribute("data-value", str(entry["score"]))
     total = float(viewer.page.locator("#matches-sum").get_attribute("data-value") or "nan")
     assert total == pytest.approx(entry["score"], abs=1e-4)
@@ -310,7 +310,7 @@ def test_a_multi_vector_model_shows_what_a_token_found(open_viewer: OpenViewer, 
 def test_a_model_that_labels_tokens_marks_entities(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     text = "🙂 the cats sat on the mats, lower newest wider."  # a character of two halves in JavaScript
     body = {"inputs": text, "level": "tokens", "aggregation": "first"}
-    entities = ask(viewer_server, "/predict", body)
+    entities = viewer_server.post("/predict", body)
     assert entities
     viewer = open_viewer("", a=text)
     marks = viewer.page.locator("#entities-text mark")
@@ -320,7 +320,7 @@ def test_a_model_that_labels_tokens_marks_entities(open_viewer: OpenViewer, view
     marks.last.press("Enter")
     expect(marks.last).to_have_attribute("aria-pressed", "true")
     body = {"a": text, "at": entities[-1]["start"], "through": "network", "level": "word"}
-    explained = ask(viewer_server, "/explain", body)
+    explained = viewer_server.post("/explain", body)
     best = explained["logits"].index(max(explained["logits"]))
     parts = zip([*explained["text"]["words"], "biases"], explained["contributions"][best], strict=True)
     largest = sorted(parts, key=lambda part: -abs(part[1]))[:6]

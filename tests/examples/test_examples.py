@@ -211,10 +211,8 @@ def test_lines_are_ranked_by_a_server_and_heads_named(
     masses = np.asarray((best.attention or {})["query_to_document_mass"])
     order = np.argsort(-masses, axis=None)[:3].tolist()
     heads = [f"layer {at // 4}, head {at % 4} gives documents {masses.flat[at]:.1%}" for at in order]
-    assert capsys.readouterr().out.splitlines() == [
-        *(f"{one.score:.4f}  {one.document}" for one in (best, second)),
-        *heads,
-    ]
+    ranked = [f"{one.score:.4f}  {one.document}" for one in (best, second)]
+    assert capsys.readouterr().out.splitlines() == [*ranked, *heads]
     with pytest.raises(SystemExit, match="1"):
         rerank_over_http.main([*given[:3], f"{url}/nowhere"])
     assert "no such route" in capsys.readouterr().err

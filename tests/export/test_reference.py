@@ -84,10 +84,8 @@ def test_what_input_tokens_contribute_is_the_same_to_the_bit(config: EncoderConf
     encoder = draw_weights(Encoder(config))
     ids = torch.randint(0, VOCABULARY, (1, 4), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        whole, by_layer = (
-            decompose(reference.use("eager"), ids)
-            for reference in (copy.deepcopy(encoder).double(), widened_by_layer(encoder))
-        )
+        references = copy.deepcopy(encoder).double(), widened_by_layer(encoder)
+        whole, by_layer = (decompose(reference.use("eager"), ids) for reference in references)
     for one, other in zip(by_layer, whole, strict=True):
         assert torch.equal(one, other)
 

@@ -140,10 +140,8 @@ def app_for(name: str) -> ASGIApp:
     settings = read_settings(["--model", str(directory), "--workers", "1", *store])
     readiness = Readiness()
     app, services = create_app(settings, readiness, None, ROUTES)
-    services.models.start(
-        services.model,
-        load_fake_runner(settings, None, ShapesBackend(manifest), decomposer=ShapesDecomposer(), max_length=MAX_LENGTH),
-    )
+    fakes: Any = {"backend": ShapesBackend(manifest), "decomposer": ShapesDecomposer()}
+    services.models.start(services.model, load_fake_runner(settings, **fakes, max_length=MAX_LENGTH))
     readiness.start()
     keep_collections_short()
     return app
@@ -417,12 +415,8 @@ def field_cases() -> Iterator[Case]:
             seen.add((owner, str(path[-1])))
             place = ".".join(map(str, (body.name, *path) if body.name else path))
             for name, value in named:
-                yield Case(
-                    body.route,
-                    f"{place}: {name}",
-                    functools.partial(_filled_body, dict(body.least), path, value),
-                    body.model,
-                )
+                filled_body = functools.partial(_filled_body, dict(body.least), path, value)
+                yield Case(body.route, f"{place}: {name}", filled_body, body.model)
 
 
 def _paths(model: type[BaseModel]) -> Iterator[tuple[tuple[str | int, ...], type[BaseModel]]]:

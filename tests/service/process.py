@@ -116,6 +116,12 @@ class ServerProcess:
         finally:
             connection.close()
 
+    def post(self, path: str, body: Any) -> Any:
+        """The JSON of an answer with status 200."""
+        status, _, answer = self.request("POST", path, body)
+        assert status == 200, answer[:500]
+        return json.loads(answer)
+
     def records(self) -> list[dict[str, Any]]:
         """The log's lines as they were meant: JSON, each of them."""
         return [json.loads(line) for line in self.lines]

@@ -426,12 +426,8 @@ engine.rerank("x", ["y"], nonsense=3)
 @pytest.mark.parametrize("checker", ["mypy", "basedpyright"])
 def test_type_checkers_accept_the_documented_calls_and_no_wrong_ones(tmp_path: Path, checker: str) -> None:
     pytest.importorskip(checker)
-    programs = [
-        program
-        for document in ("README.md", "docs/python.md")
-        for program in re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
-        if "engine." in program
-    ]
+    pages = "\n".join((ROOT / document).read_text() for document in ("README.md", "docs/python.md"))
+    programs = [one for one in re.findall(r"```python\n(.*?)```", pages, re.DOTALL) if "engine." in one]
     assert len(programs) == 3
     documented = "\n".join(["queries = ['cats']", "documents = ['the cat sat', 'it rained']", *programs])
     (tmp_path / "calls.py").write_text(documented + WRONG_CALLS)

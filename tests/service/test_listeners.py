@@ -103,10 +103,8 @@ def test_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         message = rf"^cannot listen on 127\.0\.0\.1:{port}: Address already in use; .*choose another --port$"
-        with (
-            pytest.raises(StartFailure, match=message),
-            listening(read_settings(["--model", "any", "--port", str(port)])),
-        ):
+        ours = listening(read_settings(["--model", "any", "--port", str(port)]))
+        with pytest.raises(StartFailure, match=message), ours:
             pass
 
 

@@ -94,11 +94,8 @@ def test_host_names_are_taken() -> None:
 
 def test_misspelt_variables() -> None:
     names = ["POLYHEAD_MODEL", "POLYHEAD_PROT", "POLYHEAD_QZXW", "PATH", "POLYHEAD_MAX_TEXT"]
-    assert misspelt_variables(names) == {
-        "POLYHEAD_MAX_TEXT": "POLYHEAD_MAX_TEXTS",
-        "POLYHEAD_PROT": "POLYHEAD_PORT",
-        "POLYHEAD_QZXW": None,
-    }
+    meant = {"POLYHEAD_MAX_TEXT": "POLYHEAD_MAX_TEXTS", "POLYHEAD_PROT": "POLYHEAD_PORT", "POLYHEAD_QZXW": None}
+    assert misspelt_variables(names) == meant
     assert misspelt_variables(["POLYHEAD_port", "polyhead_prot"]) == {"polyhead_prot": "POLYHEAD_PORT"}
 
 

@@ -83,10 +83,8 @@ def test_labels_of_words_are_learned_and_exported(tiny_folder: Path, tmp_path: P
 def test_a_label_whose_only_row_is_held_out_is_one_of_the_labels(tiny_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("".join(f"word{number},label{number}\n" for number in range(40)))
-    for recipe in (
-        Classify(ClassifySettings(model=str(tiny_folder), rows=path), run_of(tmp_path)),
-        LabelTokens(ClassifySettings(model=str(tiny_folder), rows=path), run_of(tmp_path)),
-    ):
+    settings = ClassifySettings(model=str(tiny_folder), rows=path)
+    for recipe in (Classify(settings, run_of(tmp_path)), LabelTokens(settings, run_of(tmp_path))):
         assert len(recipe.described["targets"]["labels"]) == 40
 
 

@@ -123,10 +123,8 @@ def test_what_is_left_out_is_the_same_in_both_passes_of_a_chunk() -> None:
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
     path = tmp_path / "pairs.tsv"
-    lines = [
-        f"{text}\t{' '.join(reversed(text.split()))}\t{other}"
-        for text, other in zip(draw_texts(120), draw_texts(120, 1), strict=True)
-    ]
+    texts = zip(draw_texts(120), draw_texts(120, 1), strict=True)
+    lines = [f"{text}\t{' '.join(reversed(text.split()))}\t{other}" for text, other in texts]
     path.write_text("\n".join(lines))
     return path
 

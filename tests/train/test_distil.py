@@ -76,12 +76,8 @@ def test_students_that_cannot_be() -> None:
 
 
 def test_a_run_brings_the_student_nearer_to_its_teacher(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
-    student: dict[str, Any] = {
-        "num_heads": [3, 3],
-        "d_v": 6,
-        "value_residual": [[0, 1], [0.5, 0.5]],
-        "learned_value_residual": True,
-    }
+    residual = {"value_residual": [[0, 1], [0.5, 0.5]], "learned_value_residual": True}
+    student: dict[str, Any] = {"num_heads": [3, 3], "d_v": 6, **residual}
     settings = DistilSettings(model=str(tiny_folder), texts=(text_file,), student=student)
     run = RunSettings(output=tmp_path / "small", epochs=4, batch_size=8, learning_rate=3e-3, evaluations=2)
     scores = [figures["cosine_mean"] for figures in loop.train(Distil(settings, run), run).evaluations]
@@ -169,10 +165,7 @@ def test_projections_are_those_of_the_last_layer_with_heads() -> None:
     encoder = draw_weights(Encoder(replace(TINY, num_heads=(4, 2, 0))))
     with last_projections(encoder) as found:
         encoder(torch.tensor([[4, 5, 6]]), torch.tensor([3]))
-    assert {name: rows.shape for name, rows in found.items()} == {
-        "query": (3, 2 * TINY.d_k),
-        "key": (3, 2 * TINY.d_k),
-        "value": (3, 2 * TINY.d_v),
-    }
+    sizes = {"query": TINY.d_k, "key": TINY.d_k, "value": TINY.d_v}
+    assert {name: rows.shape for name, rows in found.items()} == {name: (3, 2 * size) for name, size in sizes.items()}
     with last_projections(draw_weights(Encoder(replace(TINY, num_heads=(0, 0))))) as found:
         assert found == {}

@@ -67,10 +67,8 @@ def test_a_run_removes_as_many_heads_as_asked_and_heal_takes_its_record(
     written = read_back(run.output).encoder.config
     assert sum(written.num_heads) == 4 == len(record["removed"])
     assert 0 < record["evaluations"][-1]["closed"] < 1
-    healed = Heal(
-        HealSettings(model=str(tiny_folder), texts=(text_file,), heads=run.output / RECORD),
-        replace(run, output=tmp_path / "healed"),
-    )
+    of_gates = HealSettings(model=str(tiny_folder), texts=(text_file,), heads=run.output / RECORD)
+    healed = Heal(of_gates, replace(run, output=tmp_path / "healed"))
     assert healed.encoder.config.num_heads == written.num_heads
     assert healed.described["removed"] == record["removed"]
 

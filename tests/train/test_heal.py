@@ -29,10 +29,8 @@ def test_to_a_quality_as_many_go_as_it_allows(tiny_folder: Path, text_file: Path
     few, many = (heal(tiny_folder, text_file, lose=lose).described["removed"] for lose in (3.0, 30.0))
     assert 0 < len(few) < len(many)
     texts = tokenize_texts(HELD_OUT_TEXTS.read_text().splitlines(), whole.tokenizer, whole.max_sequence_length)
-    vectors = [
-        embed_ids(encoder, texts, torch.device("cpu"))
-        for encoder in (whole.encoder, apply_removal(whole.encoder, few), apply_removal(whole.encoder, many))
-    ]
+    encoders = whole.encoder, apply_removal(whole.encoder, few), apply_removal(whole.encoder, many)
+    vectors = [embed_ids(encoder, texts, torch.device("cpu")) for encoder in encoders]
     lost = [100 - 100 * float(cosine_similarity(vectors[0], other).mean()) for other in vectors[1:]]
     assert lost[0] <= 3.0 + 1e-3
     assert lost[0] < lost[1] <= 30.0 + 1e-3

@@ -52,10 +52,8 @@ def test_bars_of_gates_reach_from_the_fewest_to_the_most_heads() -> None:
     gated = found(Row("four keys", 8, 8, 8, gated=True)) | {"open_heads": [5, 8]}
     other = found(Row("agreement", 8, 8, 8, gated=True)) | {"open_heads": [1, 1]}
     picture = draw_pictures([gated, other])["patterns-gates"]
-    heights = {
-        kind: float(low) - float(high)
-        for kind, low, high in re.findall(r'class="(\w) bar" d="M[\d.]+ ([\d.]+)V([\d.]+)"', picture)
-    }
+    bars = re.findall(r'class="(\w) bar" d="M[\d.]+ ([\d.]+)V([\d.]+)"', picture)
+    heights = {kind: float(low) - float(high) for kind, low, high in bars}
     assert heights["a"] == 0 < heights["b"]  # 1 to 1 for agreement, 5 to 8 for four keys
 
 

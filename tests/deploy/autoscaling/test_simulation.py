@@ -1,6 +1,5 @@
 """What the manifests' rules do under load, simulated; what a queue alone would do; and the parts of the simulation."""
 
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -9,17 +8,13 @@ import yaml
 from PIL import Image
 
 from deploy.autoscaling.__main__ import main
-from deploy.autoscaling.autoscaler import Rules, cpu_only, keda, keda_gpu
+from deploy.autoscaling.autoscaler import cpu_only, keda, keda_gpu
 from deploy.autoscaling.samples import Samples
-from deploy.autoscaling.simulation import CPU, GPU, MINUTE, TRACES, Machine, Report, Simulation
+from deploy.autoscaling.simulation import CPU, GPU, MINUTE, TRACES, Report, Simulation
 from tests.deploy.tools import run, tool
 
 QUEUE_ALONE = Path(__file__).parent / "queue_alone.yaml"
-SETTINGS: dict[str, tuple[Callable[[], Rules], Machine]] = {
-    "autoscale": (keda, CPU),
-    "autoscale-hpa": (cpu_only, CPU),
-    "autoscale-gpu": (keda_gpu, GPU),
-}
+SETTINGS = {"autoscale": (keda, CPU), "autoscale-hpa": (cpu_only, CPU), "autoscale-gpu": (keda_gpu, GPU)}
 SPIKE_START, SPIKE_END = 5 * MINUTE, 15.5 * MINUTE
 
 each_setting = pytest.mark.parametrize("name", SETTINGS)
@@ -133,10 +128,7 @@ def test_queries_without_an_answer_and_those_that_are_not_known() -> None:
     samples.add(0, 0, {"x": 1})
     assert samples.value("sum(rate(y[1m]))", 60) is None
     assert samples.value("sum(x) and sum(y) or vector(0)", 60) == 0
-    for query, message in {
-        "x": "has a value a replica",
-        "sum(irate(x[1m]))": "expected sum",
-        "sum(x) < 2": "expected and",
-    }.items():
+    said = {"x": "has a value a replica", "sum(irate(x[1m]))": "expected sum", "sum(x) < 2": "expected and"}
+    for query, message in said.items():
         with pytest.raises(ValueError, match=message):
             samples.value(query, 60)

@@ -227,10 +227,7 @@ def test_only_encode_answers_safetensors(shared: Served) -> None:
 
 
 def test_float16_is_for_safetensors_and_base64_for_json(shared: Served) -> None:
-    for body, headers in (
-        ({"inputs": TEXT, "encoding_format": "float16"}, {}),
-        ({"inputs": TEXT, "encoding_format": "base64"}, {"accept": SAFETENSORS}),
-    ):
-        response = shared.encode(body, **headers)
+    for form, headers in (("float16", {}), ("base64", {"accept": SAFETENSORS})):
+        response = shared.encode({"inputs": TEXT, "encoding_format": form}, **headers)
         assert (response.status_code, response.json()["error"]["param"]) == (422, "encoding_format")
     assert not shared.backend.batches

@@ -19,10 +19,8 @@ def compute(batch: Batch) -> BatchOutput:
     """Outputs that name where each number came from: NaN wherever a row or column is padding."""
     texts, longest = batch.input_ids.shape
     hidden = np.full((texts, longest, 2), np.nan, dtype=np.float32)
-    attentions = {
-        layer: np.full((texts, HEADS[layer], longest, longest), np.nan, dtype=np.float32)
-        for layer in batch.attention_layers
-    }
+    shapes = {layer: (texts, HEADS[layer], longest, longest) for layer in batch.attention_layers}
+    attentions = {layer: np.full(shape, np.nan, dtype=np.float32) for layer, shape in shapes.items()}
     for row, length in enumerate(batch.lengths):
         ids = batch.input_ids[row, :length]
         hidden[row, :length] = ids[:, None]

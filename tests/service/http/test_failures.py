@@ -115,13 +115,8 @@ def test_unknown_fields_are_named_in_short_and_counted(served: Served) -> None:
 
 def test_a_body_is_plain_json(served: Served) -> None:
     json_type = "application/json"
-    for name, value in (
-        *(
-            ("Content-Type", other)
-            for other in ("text/plain", "application/x-www-form-urlencoded", f"{json_type}l", "")
-        ),
-        ("Content-Encoding", "gzip"),
-    ):
+    others = ("text/plain", "application/x-www-form-urlencoded", f"{json_type}l", "")
+    for name, value in (*(("Content-Type", other) for other in others), ("Content-Encoding", "gzip")):
         for path in ("/encode", "/tokenize"):
             headers = {"Content-Type": json_type, name: value}
             response = served.client.post(path, content=b'{"inputs": "cat"}', headers=headers)
@@ -149,11 +144,8 @@ def test_a_text_of_too_many_characters(serve: Serve) -> None:
 
 
 def test_accept_in_several_lines(served: Served) -> None:
-    for lines, status in (
-        (["application/json", "text/html"], 200),
-        (["text/html", "application/json"], 200),
-        (["text/html", "a/b"], 406),
-    ):
+    either = ["application/json", "text/html"]
+    for lines, status in ((either, 200), (either[::-1], 200), (["text/html", "a/b"], 406)):
         headers = [("content-type", "application/json"), *(("accept", line) for line in lines)]
         response = served.client.post("/encode", content=b'{"inputs": "cat"}', headers=headers)
         assert response.status_code == status, lines
@@ -209,11 +201,9 @@ def test_a_deadline_that_has_passed_is_told_at_once(served: Served) -> None:
 def test_deadline_ends_waiting_for_the_tokenizer(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
     monkeypatch.setattr(served.engine.tokenizer, "_encode", lambda *_, **__: released.wait(60))
-    bodies: dict[str, Any] = {
-        "/encode": {"inputs": "cat " * 2000},
-        "/v1/embeddings": {"input": ["cat " * 2000]},
-        "/explain": {"a": "cat", "b": "dog " * 2000},
-    }
+    long = "cat " * 2000
+    bodies: Any = {"/encode": {"inputs": long}, "/v1/embeddings": {"input": [long]}}
+    bodies["/explain"] = {"a": "cat", "b": long}
     started = time.monotonic()
     try:
         for path, body in bodies.items():

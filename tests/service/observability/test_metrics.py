@@ -141,10 +141,8 @@ def test_label_values_are_bounded(served: Served) -> None:
         served.client.get(f"/static/{index}.js")
         served.client.get(f"/v1/models/{index}")
         served.client.post(f"/v2/models/{index}/infer")
-    labels = {
-        (sample.labels["route"], sample.labels["method"])
-        for sample in families(served)["polyhead_request_duration_seconds"].samples
-    }
+    samples = families(served)["polyhead_request_duration_seconds"].samples
+    labels = {(sample.labels["route"], sample.labels["method"]) for sample in samples}
     assert {route for route, _ in labels} <= {route.path for route in ROUTES} | {"unmatched"}
     assert {method for _, method in labels} == {"GET", "POST", "DELETE", "other"}
 

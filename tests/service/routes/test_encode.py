@@ -60,10 +60,8 @@ def test_token_ids_are_used_as_given(served: Served, inputs: Any) -> None:
 
 def test_long_text_is_cut_and_says_so(served: Served) -> None:
     answer = served.encode({"inputs": ["cat " * 40, "cat"]}).json()
-    assert answer["items"] == [
-        {"tokens": MAX_LENGTH, "truncated": True, "tokens_cut": 42 - MAX_LENGTH},
-        {"tokens": 3, "truncated": False},
-    ]
+    of_long = {"tokens": MAX_LENGTH, "truncated": True, "tokens_cut": 42 - MAX_LENGTH}
+    assert answer["items"] == [of_long, {"tokens": 3, "truncated": False}]
     cut = [CLS, *[WORD_IDS["cat"]] * (MAX_LENGTH - 2), SEP]
     np.testing.assert_allclose(answer["embeddings"][0], expected_vector(cut), rtol=1e-5)
 
@@ -71,12 +69,9 @@ def test_long_text_is_cut_and_says_so(served: Served) -> None:
 def test_long_text_is_refused_with_its_length_where_cutting_is_not_allowed(served: Served) -> None:
     response = served.encode({"inputs": ["cat", "cat " * 40], "truncate": False})
     assert response.status_code == 413
-    assert response.json()["error"] == {
-        "message": "inputs[1]: 42 tokens, the model takes 16; shorten the text or allow truncate",
-        "type": "invalid_request_error",
-        "param": "inputs.1",
-        "code": "too_large",
-    }
+    message = "inputs[1]: 42 tokens, the model takes 16; shorten the text or allow truncate"
+    described = {"type": "invalid_request_error", "param": "inputs.1", "code": "too_large"}
+    assert response.json()["error"] == {"message": message, **described}
     assert not served.backend.batches
 
 

@@ -37,11 +37,8 @@ def test_every_format_is_sentence_transformers_own(client: Client, default_artif
         cohere = post(asked, "/v2/embed", texts=TEXTS, input_type="search_document", embedding_types=["float", form])
         assert cohere["embeddings"]["float"] == vectors
         np.testing.assert_array_equal(cohere["embeddings"][form], expected, err_msg=form)
-        tensors = load(
-            asked.post(
-                "/encode", json={"inputs": TEXTS, "encoding_format": form}, headers={"Accept": SAFETENSORS}
-            ).content
-        )
+        body = {"inputs": TEXTS, "encoding_format": form}
+        tensors = load(asked.post("/encode", json=body, headers={"Accept": SAFETENSORS}).content)
         assert tensors["embeddings"].dtype == expected.dtype
         np.testing.assert_array_equal(tensors["embeddings"], expected, err_msg=form)
 

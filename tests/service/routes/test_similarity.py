@@ -48,14 +48,8 @@ def test_source_and_targets_have_their_own_prompts(serve: Serve, tmp_path: Path)
 
 
 def dot(*, unit_length: bool) -> Defaults:
-    return Defaults(
-        pooling="mean",
-        normalize=unit_length,
-        prompts={},
-        default_prompt_name=None,
-        unit_length=unit_length,
-        similarity="dot",
-    )
+    lengths = {"normalize": unit_length, "unit_length": unit_length}
+    return Defaults(pooling="mean", prompts={}, default_prompt_name=None, similarity="dot", **lengths)
 
 
 def test_vectors_of_length_1_are_compared_as_they_are_answered(serve: Serve, tmp_path: Path) -> None:

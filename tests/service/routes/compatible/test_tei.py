@@ -34,10 +34,8 @@ def test_truncation_is_counted_in_a_header_or_refused(served: Served, path: str)
     assert served.client.post(path, json=body).headers["x-truncated-inputs"] == "1"
     refused = served.client.post(path, json={**body, "truncate": False})
     assert refused.status_code == 413
-    assert refused.json() == {
-        "error": "inputs[0]: 42 tokens, the model takes 16; shorten the text or allow truncate",
-        "error_type": "Validation",
-    }
+    message = "inputs[0]: 42 tokens, the model takes 16; shorten the text or allow truncate"
+    assert refused.json() == {"error": message, "error_type": "Validation"}
 
 
 def test_failures_outside_the_route_have_teis_shape_too(serve: Serve) -> None:
