@@ -389,10 +389,7 @@ class ArrowArray(Column):
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        (
-            SimpleNamespace(columns=("text",)),
-            "inputs: got a SimpleNamespace, which has columns or keys; give one of them",
-        ),
+        (SimpleNamespace(columns=()), "inputs: got a SimpleNamespace, which has columns or keys; give one of them"),
         ({"text": TEXT}, "inputs: got a dict, which has columns or keys; give one of them"),
         ({TEXT, "cat"}, "inputs: got a set, which has no order; give a list"),
         ({TEXT: 1}.keys(), "inputs: got a dict_keys, which has no order; give a list"),

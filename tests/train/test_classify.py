@@ -90,11 +90,7 @@ def test_a_label_whose_only_row_is_held_out_is_one_of_the_labels(tiny_folder: Pa
 
 WORDS = "".join(f"other {n},O N\n" for n in range(8))
 FAULTS = {
-    "a score that is a word": (
-        "scores",
-        "a,b,3\n" * 8 + "a,b,many\n",
-        "line 9: the score is 'many', expected a number",
-    ),
+    "a score that is a word": ("scores", "a,b,3\n" * 8 + "a,b,many\n", "line 9: the score is 'many', expected a"),
     "scores all alike": ("scores", "a,b,3\n" * 9, "every score is 3; nothing can be learned"),
     "one label": ("labels", "a,b,same\n" * 9, "1 different labels; expected 2 to 1000"),
     "a label that is not learned": ("labels", "a,b,4\na,b,5\n" * 4, "line 1: label '3' is none of those learned from"),
