@@ -130,9 +130,7 @@ class LayerRunner:
         module, hidden = self.layers[layer], self.hidden[batch]
         hooks = [
             module.attention.register_forward_hook(lambda _, __, output: seen.update(attended=output[0])),
-            module.feed_forward.register_forward_hook(
-                lambda _, inputs, output: seen.update(before=inputs[0], added=output)
-            ),
+            module.feed_forward.register_forward_hook(lambda _, x, output: seen.update(before=x[0], added=output)),
             module.feed_forward.down.register_forward_pre_hook(lambda _, inputs: seen.update(inner=inputs[0])),
         ]
         if module.attention.num_heads:

@@ -52,13 +52,7 @@ def setting(text: str) -> tuple[str, str]:
 # Arguments of several questions.
 SHARED: Mapping[str, Mapping[str, Any]] = {
     "model": {"type": Path, "required": True, "metavar": "DIR", "help": "artifact to serve"},
-    "set": {
-        "action": "append",
-        "default": [],
-        "type": setting,
-        "metavar": "POLYHEAD_X=Y",
-        "help": "setting of the server",
-    },
+    "set": {"action": "append", "default": [], "type": setting, "metavar": "POLYHEAD_X=Y", "help": "server's setting"},
     "connections": {"type": whole, "help": "requests under way at any time"},
     "texts-per-request": {"type": whole, "nargs": "+", "metavar": "N", "help": "texts of a request"},
     "seconds": {"type": positive, "help": "length of each measurement"},
