@@ -26,9 +26,7 @@ _SENTENCE_TOKENS = 32  # of a body that does not say its length
 _LENGTH_DIGITS = 19  # of the largest 64-bit number
 _NO_PATH = re.compile(rb"([a-zA-Z][a-zA-Z0-9+.-]*://[^/?#]+)(\?.*)?")
 _UPGRADE_HEADERS = (b"upgrade", b"http2-settings")  # `Connection` lists them by these names, too
-_REFUSAL_HEADERS = b"".join(
-    b"%s: %s\r\n" % header for header in ((b"content-type", b"application/json"), *SECURITY_HEADERS)
-)
+_REFUSAL_HEADERS = b"".join(b"%s: %s\r\n" % one for one in ((b"content-type", b"application/json"), *SECURITY_HEADERS))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -116,9 +116,7 @@ class ScoreAnswer(AnswerModel):
 async def answer_score(request: Request, body: ScoreRequest) -> Response:
     """One score a document."""
     asked, name = body.form()
-    queries, documents = (
-        [texts] if isinstance(texts, str) else texts for texts in (getattr(body, asked), getattr(body, name))
-    )
+    queries, documents = ([one] if isinstance(one, str) else one for one in (getattr(body, asked), getattr(body, name)))
     if len(queries) not in {1, len(documents)}:
         raise Invalid.at(
             name, f"{len(queries)} queries and {len(documents)} documents: send one query, or one for each"

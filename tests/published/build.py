@@ -88,9 +88,7 @@ class Published:
 
 def shrink(config: Mapping[str, Any]) -> dict[str, Any]:
     """config.json with small sizes; its other settings stay."""
-    small: dict[str, Any] = {
-        name: SMALL[name](value) if name in SMALL and value else value for name, value in config.items()
-    }
+    small: dict[str, Any] = {name: SMALL[name](one) if name in SMALL and one else one for name, one in config.items()}
     for name in [name for name in small if name.endswith("_token_id") and (small[name] or 0) >= VOCABULARY]:
         small[name] = 0
     if "layer_types" in small:
