@@ -110,7 +110,7 @@ def test_what_cannot_be_is_said_in_a_line(
         (None, "nothing was written"),
         ([], "run holds no checkpoint yet: remove it, and give the same command"),
         (["model.safetensors", CHECKPOINT], "to go on, give the same command with --resume"),
-        (["model.safetensors"], "run holds the trained network; `polyhead export run --output made` makes the"),
+        (["model.safetensors"], "holds the trained network; `polyhead export run --output made` makes the artifact"),
     ],
 )
 def test_an_interruption_says_what_there_is_to_go_on_from(
