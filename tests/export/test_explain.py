@@ -21,17 +21,13 @@ from model.encoder import Encoder
 from tests.networks import ONE_LAYER, draw_weights, vary
 
 MODERN: dict[str, Any] = {
-    "pre_norm": True,
-    "final_norm": True,
-    "gated": True,
-    "activation": "silu",
+    **dict.fromkeys(("pre_norm", "final_norm", "gated", "output_gate"), True),
+    **dict.fromkeys(("activation", "value_activation"), "silu"),
     "norm": "rms_norm",
     "attention_positions": "rotary",
     "positions": "none",
     "local_layers": (1,),
     "window": 2,
-    "output_gate": True,
-    "value_activation": "silu",
     "value_residual": ((0.0, 1.0), (0.5, 0.5)),
     "pooling": "max",
     "task": "classification",
