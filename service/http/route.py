@@ -54,17 +54,8 @@ _NO_PARAMETERS: Mapping[str, str] = {}
 _ANY_OTHER = ""  # instead of a method
 
 _BODY_FAILURES = (
-    ModelNotFound,
-    MalformedBody,
-    MalformedRequest,
-    RequestTimeout,
-    NotAcceptable,
-    TooLarge,
-    UnsupportedMedia,
-    Invalid,
-    Overloaded,
-    HeldTooMuch,
-    NotReady,
+    *(ModelNotFound, MalformedBody, MalformedRequest, RequestTimeout, NotAcceptable, TooLarge),
+    *(UnsupportedMedia, Invalid, Overloaded, HeldTooMuch, NotReady),
 )
 _QUEUE_FAILURES = (InferenceFailed, DeadlineExceeded)
 

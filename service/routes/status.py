@@ -40,15 +40,8 @@ async def answer_readyz(request: Request) -> Response:
 
 
 _LIMITS = (
-    "max_body_bytes",
-    "max_texts",
-    "max_text_characters",
-    "max_request_tokens",
-    "max_queue_tokens",
-    "max_embedding_bytes",
-    "max_attention_bytes",
-    "max_attention_work_bytes",
-    "max_explained_tokens",
+    *("max_body_bytes", "max_texts", "max_text_characters", "max_request_tokens", "max_queue_tokens"),
+    *("max_embedding_bytes", "max_attention_bytes", "max_attention_work_bytes", "max_explained_tokens"),
     "request_timeout",
 )
 

@@ -21,12 +21,8 @@ TOLERANCE = 1e-5
 FAST = ("roberta",)  # byte-level BPE; WordPiece is the default model's
 LONGEST = 40
 TEXTS = [
-    "The cats sat on the mats, unbelievably tokenised.",
-    "lower newest  wider: abc123 naïve café!",
-    "日 word 语 🙂",
-    "a",
-    "",
-    "the cats sat on a mat and " * 30,
+    *("The cats sat on the mats, unbelievably tokenised.", "lower newest  wider: abc123 naïve café!", "日 word 语 🙂"),
+    *("a", "", "the cats sat on a mat and " * 30),
 ]
 
 

@@ -20,17 +20,7 @@ SEEDS = (
 )
 TOKENS = (
     *(
-        b"\r\n",
-        b"\r\n\r\n",
-        b"\n",
-        b"\r",
-        b"\0",
-        b"\xff\xfe",
-        b"\xed\xa0\x80",
-        b"%00",
-        b"%2e%2e%2f",
-        b"../",
-        b":",
+        *(b"\r\n", b"\r\n\r\n", b"\n", b"\r", b"\0", b"\xff\xfe", b"\xed\xa0\x80", b"%00", b"%2e%2e%2f", b"../", b":"),
         b" ",
     ),
     *(b"Content-Length: 0\r\n", b"Content-Length: -1\r\n", b"Content-Length: 99999999999999999999\r\n"),

@@ -71,17 +71,8 @@ def test_texts_are_gathered_once_each_without_a_benchmarks_sentences(write: Writ
     counts = gather(tmp_path / "texts.txt", [*SOURCES, "talk"], [benchmark], tmp_path)
     found = (tmp_path / "texts.txt").read_text().splitlines()
     assert found == [
-        "that which exists",
-        "an entity is here",
-        "Are you a fish?",
-        "No, I am not.",
-        "Are you?",
-        "Hello there",
-        "This phone is fine.",
-        "Rain fell.",
-        "It was cold.",
-        "Oaks are trees.",
-        "See the list.",
+        *("that which exists", "an entity is here", "Are you a fish?", "No, I am not.", "Are you?", "Hello there"),
+        *("This phone is fine.", "Rain fell.", "It was cold.", "Oaks are trees.", "See the list."),
     ]
     assert counts == {"definitions": 2, "talk": 3, "conversations": 1, "opinions": 1, "encyclopedia": 4}
     record = json.loads((tmp_path / "texts.json").read_text())
