@@ -36,6 +36,8 @@ POOLING_FLAGS: Mapping[str, str] = {  # the names of releases before 6
 PYLATE_DENSE = "pylate.models.Dense.Dense"
 ROUTER = "Router"  # documents are read by a network, queries by a table of weights
 QUERY_TABLE = "SparseStaticEmbedding"
+DROPOUT = "Dropout"  # changes nothing outside training
+MAY_REPEAT = {"Dense", "Normalize", DROPOUT}
 ADAPTED = "custom_st.Transformer"
 DEFAULT_ACTIVATION = "torch.nn.Tanh"  # of a Dense module that names none
 DENSE_ACTIVATIONS: Mapping[str, LayerActivation] = {
@@ -74,10 +76,11 @@ def read_modules(folder: Path) -> list[Module]:
     """The modules in order; none without modules.json. Class names moved between packages over the years.
 
     A `Router` becomes the modules that read documents, and behind them a `Router` with the folder of its query table.
+    A `Dropout` is left out.
 
     Raises:
         SourceError: modules.json is malformed, or leads out of the folder.
-        UnsupportedModel: a module with code of its own, or several of a kind other than Dense.
+        UnsupportedModel: a module with code of its own, or several of a kind that may not repeat.
     """
     path = folder / "modules.json"
     if not path.is_file():
@@ -93,9 +96,9 @@ def read_modules(folder: Path) -> list[Module]:
         raise SourceError(f"{path} names {outside[0]}, which is outside the folder")
     if foreign := [kind for kind, place in named if not _is_known(kind, folder / place)]:
         raise UnsupportedModel(f"{path} names {foreign[0]}: a module with code of its own, which is never run")
-    if repeated := {kind for kind in kinds if kinds.count(kind) > 1 and kind != "Dense"}:
+    if repeated := {kind for kind in kinds if kinds.count(kind) > 1} - MAY_REPEAT:
         raise UnsupportedModel(f"{path} has several modules {', '.join(sorted(repeated))}: one of a kind is supported")
-    return [Module(kind, folder / place) for kind, (_, place) in zip(kinds, named, strict=True)]
+    return [Module(kind, folder / place) for kind, (_, place) in zip(kinds, named, strict=True) if kind != DROPOUT]
 
 
 def _class(kind: str) -> str:

@@ -18,6 +18,7 @@ TRANSFORMER = {"name": "0", "path": "", "type": "sentence_transformers.models.Tr
 POOLING = {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
 DENSE = {"path": "2_Dense", "type": "sentence_transformers.models.Dense"}
 NORMALIZE = {"path": "3_Normalize", "type": "sentence_transformers.base.modules.normalize.Normalize"}
+DROPOUT = {"path": "4_Dropout", "type": "sentence_transformers.models.Dropout"}
 TANH = "torch.nn.modules.activation.Tanh"
 
 
@@ -46,7 +47,8 @@ def test_a_plain_folder_gets_mean_pooling_no_normalisation_and_its_tokenizers_le
 
 
 def test_reads_every_module(tmp_path: Path) -> None:
-    sentence_transformer(tmp_path, [TRANSFORMER, POOLING, DENSE, NORMALIZE], {"pooling_mode_cls_token": True})
+    modules = [TRANSFORMER, POOLING, DROPOUT, DENSE, NORMALIZE, NORMALIZE]  # trained twice, each time with a last one
+    sentence_transformer(tmp_path, modules, {"pooling_mode_cls_token": True})
     dense(tmp_path)
     text = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
     kept = {"transformer_task": "feature-extraction", "modality_config": text, "module_output_name": "token_embeddings"}
@@ -131,7 +133,7 @@ WRONG: list[tuple[list[dict[str, Any]], Change, Change, str]] = [  # modules, se
     (PLAIN, {"pooling_mode": "mean", "include_prompt": False}, {}, "leaves out the prompt"),
     ([POOLING, TRANSFORMER], {}, {}, "expected Transformer, Pooling"),
     ([*PLAIN, OTHER], {}, {}, "module LayerNorm is not supported"),
-    ([*PLAIN, NORMALIZE, NORMALIZE], {}, {}, "several modules Normalize"),
+    ([*PLAIN, POOLING], {}, {}, "several modules Pooling"),
     ([*PLAIN, NORMALIZE, DENSE], {}, {}, "Dense layer after Normalize"),
     ([{"path": "", "type": "custom_st.Transformer"}, POOLING], {}, {}, "names custom_st.Transformer: a module with"),
     ([{"path": ""}], {}, {}, "is malformed"),
