@@ -180,7 +180,12 @@ def read_pipeline(
         require_modules(modules, task, folder / "modules.json")
         require_settings(_for_texts(settings), LANGUAGE_MODEL if "LogitScore" in kinds else NETWORKS[task])
         classes = (CLASSES[task], PYLATE) if task == "multi_vector" else (CLASSES[task],)
-        require_settings(around, {"model_type": classes, "truncate_dim": (None,), "max_active_dims": (None,)})
+        require_settings(around, {"model_type": classes, "max_active_dims": (None,)})
+        if (fewer := around.get("truncate_dim")) is not None:
+            raise UnsupportedModel(
+                f"{folder / PROMPTS} says truncate_dim {fewer}: an artifact has all dimensions, and each request may "
+                "ask for the first of them (dimensions). Set truncate_dim to null"
+            )
         values |= read_module_files(modules, task, allows_pickles=allows_pickles)
         values |= {"settings": settings, "around": around}
         if task == "multi_vector":

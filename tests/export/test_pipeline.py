@@ -210,7 +210,7 @@ WRONG_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"prompts": {"query": "query: "}, "default_prompt_name": "passage"}, "no prompt for .* 'passage': .'query'"),
         ({"default_prompt_name": "query"}, "no prompt for its default_prompt_name 'query'"),
         ({"prompts": {"query": "q"}, "default_prompt_name": ["query"]}, "no prompt for its default_prompt_name"),
-        ({"truncate_dim": 4}, "truncate_dim 4: None is supported"),
+        ({"truncate_dim": 4}, "says truncate_dim 4: .* each request may ask for the first of them .dimensions."),
         ({"max_active_dims": 9}, "max_active_dims 9: None is supported"),
         ({"model_type": "CrossEncoder"}, "model_type 'CrossEncoder': 'SentenceTransformer' is supported"),
     ],
