@@ -137,10 +137,10 @@ def require_free(output: Path, *, force: bool) -> None:
         OutputExists: something has the name already and may not be replaced.
         PermissionError: no directory can be made there.
     """
-    parent = next(parent for parent in output.absolute().parents if parent.exists())
+    parent = next(parent for parent in output.absolute().parents if os.path.lexists(parent))
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise PermissionError(f"{parent} is no directory that can be written to: name another place than {output}")
-    if not output.exists():
+    if not os.path.lexists(output):  # a link that leads nowhere would be in the way too
         return
     if not force:
         raise OutputExists(f"{output} exists already: name another directory, or replace it with --force")

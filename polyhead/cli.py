@@ -5,6 +5,7 @@ are shown and completed here (`polyhead.described`). Nothing heavy is imported b
 """
 
 import math
+import os
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -426,7 +427,7 @@ def _export(arguments: list[str]) -> int:
     if arguments[:1] == ["heads"]:
         return run(arguments, "polyhead export")
     model = _export_parser().parse_args(arguments).model
-    folder = Path("artifacts") / (Path(model).resolve().name if model else "all-MiniLM-L6-v2")
+    folder = Path("artifacts") / (Path(os.path.realpath(model)).name if model else "all-MiniLM-L6-v2")
     return run(["--output", str(folder), *arguments], "polyhead export")  # an --output of the arguments wins
 
 

@@ -79,7 +79,8 @@ def test_replaces_only_an_artifact_or_an_empty_directory(tmp_path: Path) -> None
     require_free(tmp_path, force=True)
     thesis = tmp_path / "thesis.txt"
     thesis.write_text("years")
-    for output in (tmp_path, thesis):
+    (nowhere := tmp_path / "nowhere").symlink_to("nowhere")
+    for output in (tmp_path, thesis, nowhere):
         with pytest.raises(OutputExists, match="is no artifact .*: name another directory"):
             require_free(output, force=True)
 

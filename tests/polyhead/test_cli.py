@@ -105,6 +105,7 @@ def test_a_model_that_is_not_here_is_said_with_what_makes_it(
         (["./other-model"], "artifacts/other-model"),
         (["--name", "mine", "owner/model"], "artifacts/model"),
         (["./other-model", "--output=mine"], "mine"),
+        (["loop"], "artifacts/loop"),
     ],
 )
 def test_an_export_is_named_after_its_model(
@@ -112,6 +113,7 @@ def test_an_export_is_named_after_its_model(
 ) -> None:
     seen: list[argparse.Namespace] = []
     monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
     monkeypatch.setattr("export.cli._export", lambda options, _: seen.append(options))
     assert main(["export", *given]) == 0
     assert [options.output for options in seen] == [Path(output)]
