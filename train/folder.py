@@ -146,11 +146,13 @@ def _around(like: Checkpoint, pooling: str) -> dict[str, Any]:
         {"idx": index, "name": str(index), "path": paths[kind], "type": f"sentence_transformers.models.{kind}"}
         for index, kind in enumerate(kinds)
     ]
-    prompts = {"prompts": like.defaults.prompts, "default_prompt_name": like.defaults.default_prompt_name}
+    defaults = like.defaults
+    around = {"prompts": defaults.prompts, "default_prompt_name": defaults.default_prompt_name}
+    around["similarity_fn_name"] = defaults.similarity  # a dot product says that lengths count
     return {
         "modules.json": modules,
         f"{paths['Pooling']}/config.json": {"pooling_mode": {"last": "lasttoken"}.get(pooling, pooling)},
-        "config_sentence_transformers.json": prompts,
+        "config_sentence_transformers.json": around,
     }
 
 

@@ -65,9 +65,10 @@ def test_a_network_comes_back_to_the_bit(network: str, tiny_checkpoint: Checkpoi
 def test_examples_that_are_no_texts_are_refused_and_a_model_without_normalisation_stays_one(
     tiny_checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
-    defaults = Defaults(pooling="mean", normalize=False, prompts={}, default_prompt_name=None)
-    write_network(tmp_path / "made", tiny_checkpoint.encoder, replace(tiny_checkpoint, defaults=defaults))
-    assert read_back(tmp_path / "made").defaults == defaults
+    plain = Defaults(pooling="mean", normalize=False, prompts={}, default_prompt_name=None)
+    for defaults in (replace(plain, unit_length=False, similarity="dot"), plain):
+        write_network(tmp_path / "made", tiny_checkpoint.encoder, replace(tiny_checkpoint, defaults=defaults))
+        assert read_back(tmp_path / "made").defaults == defaults
     described = json.loads((tmp_path / "made" / "config.json").read_bytes())
     for examples in ("the cat", [1]):
         (tmp_path / "made" / "config.json").write_text(json.dumps({**described, "examples": examples}))
