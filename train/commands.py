@@ -55,6 +55,12 @@ def add_heal(made: argparse.ArgumentParser) -> None:
         help="of the graphs that --faster times (default: fp32)",
     )
     made.add_argument("--pairs", type=Path, metavar="CSV", help="rated pairs for --prune-to-quality")
+    made.add_argument(
+        "--weights",
+        dest="weights_from",
+        metavar="MODEL",
+        help="an artifact's weights, where its manifest names a folder",
+    )
     add_material(made)
     made.add_argument(
         "--fitting-texts", type=whole, default=4000, metavar="N", help="texts of the closed-form fit (default: 4000)"

@@ -38,6 +38,7 @@ class HealSettings(Lesson):
         remove: share of the heads, chosen by reconstruction; None where the artifact has lost some already.
         lose: points of quality that the removal may cost before anything is healed, as `export --prune-to-quality`; or
             None.
+        weights_from: folder or id of an artifact's weights, where its manifest does not lead to them; or None.
         pairs: rated pairs that heads are then chosen and judged by; None for texts that ship with the project.
         heads: JSON file whose `removed` lists the heads, as [layer, head], such as the record of `gates`; or None.
         faster: how many times as fast the network has to be; or None.
@@ -49,6 +50,7 @@ class HealSettings(Lesson):
     remove: float | None = None
     heads: Path | None = None
     lose: float | None = None
+    weights_from: str | None = None
     pairs: Path | None = None
     faster: float | None = None
     only: tuple[Kind, ...] = KINDS
@@ -69,7 +71,7 @@ class Heal(Distillation):
             RunError: there is nothing to remove, or nothing to go on from.
         """
         material = read_material(settings.texts, settings.held_out)
-        subject = find_subject(settings.model)
+        subject = find_subject(settings.model, weights=settings.weights_from)
         require_embedding(subject.whole, "healing is judged")
         require_fittable(subject.whole.encoder.config)
         config = subject.whole.encoder.config

@@ -79,8 +79,8 @@ def _origin(manifest: Manifest, weights: str | None) -> tuple[str | None, str | 
         return weights, None
     if source.revision is None or "/" not in source.id:
         raise SourceError(
-            f"the artifact was made from {source.id}, a folder: the report needs its weights (gradients cannot be had "
-            "from the graph). Name the folder with --weights"
+            f"the artifact was made from {source.id}, a folder: its weights are needed (gradients cannot be had from "
+            "the graph). Name the folder with --weights"
         )
     return source.id, source.revision
 

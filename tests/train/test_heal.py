@@ -9,8 +9,11 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
+from export.exporter import PruningRecord, export_artifact
+from export.pruning.driver import PruningRequest, prune
 from export.pruning.removal import apply_removal
 from export.texts import HELD_OUT_TEXTS
+from tests.task_artifacts import quick_export
 from tests.train.conftest import draw_texts, read_back
 from train.batching import tokenize_texts
 from train.embedding import embed_ids
@@ -58,3 +61,12 @@ def test_a_head_that_is_named_twice_goes_once(tiny_folder: Path, text_file: Path
     heads = tmp_path / "heads.json"
     heads.write_text(json.dumps({"removed": [[1, 0], [0, 1], [1, 0]]}))
     assert heal(tiny_folder, text_file, heads=heads).described["removed"] == [[1, 0], [0, 1]]
+
+
+def test_an_artifact_of_a_folder_is_healed_of_what_it_lost(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
+    pruned = prune(read_back(tiny_folder), PruningRequest(share=0.4, with_curve=False))
+    with quick_export():
+        record = PruningRecord(pruned.record)
+        export_artifact(pruned.checkpoint, tmp_path / "pruned", explains=False, pruning=record)
+    healed = heal(tmp_path / "pruned", text_file, weights_from=str(tiny_folder))
+    assert healed.described["removed"] == pruned.record["removed"]

@@ -95,7 +95,7 @@ def test_reports_on_an_artifact_which_then_serves_it(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{artifact}", "--corpus", "{corpus}"], "was made from bert <&> one, a folder: the report needs its weights"),
+        (["{artifact}", "--corpus", "{corpus}"], "was made from bert <&> one, a folder: its weights are needed"),
         (["{folder}", "--corpus", "{corpus}"], "is no artifact to write the report into"),
         (["{folder}", "--corpus", "{corpus}", "--weights", "{folder}"], "names the weights of an artifact"),
         (["{artifact}", "--corpus", "{corpus}", "--revision", "v1"], "is of a model on the hub, and {artifact} is an"),
