@@ -4,6 +4,7 @@ It brings together where the files are, what surrounds the network, the family's
 """
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,7 +123,7 @@ def read_checkpoint(
         SourceError: a file is missing, malformed, or not the one that was vouched for.
         UnsupportedModel: the network, or something around it, is not reproduced exactly by this version.
     """
-    pipeline = read_pipeline(folder.path, task, pooling, allows_pickles=folder.allows_pickles)
+    pipeline = read_pipeline(folder.path, task, pooling, adapter=adapter, allows_pickles=folder.allows_pickles)
     require_chosen(pipeline.transformer, adapter)
     encoder, described, sha256 = _read_network(folder, pipeline, task, adapter, compared=compared)
     config = encoder.config
@@ -246,7 +247,7 @@ def _read_lengths(pipeline: Pipeline, normalize: bool | None) -> dict[str, Any]:
 
 
 def _hash_rest(folder: Folder, pipeline: Pipeline) -> dict[str, str]:
-    """SHA-256 of settings, tokenizer, modules' weights and pickles, by path in the folder."""
+    """SHA-256 of settings, tokenizer, modules' weights and pickles, by path from the folder."""
     modules, whole = list(pipeline.modules.values()), folder.path
     places = {
         place for place in (whole, pipeline.transformer, *modules) if place.is_dir()
@@ -256,7 +257,7 @@ def _hash_rest(folder: Folder, pipeline: Pipeline) -> dict[str, str]:
         found |= {place / name for place in places for name in pickled_weights(path.name for path in place.iterdir())}
     found |= {path for path in pipeline.transformer.glob("*.txt") if path.name in ("vocab.txt", "merges.txt")}
     found |= {path for place in modules if place != pipeline.transformer for path in place.glob("*.safetensors")}
-    return {path.relative_to(whole).as_posix(): hash_file(path) for path in sorted(found)}
+    return {Path(os.path.relpath(path, whole)).as_posix(): hash_file(path) for path in sorted(found)}
 
 
 def require_embedding(checkpoint: Checkpoint, purpose: str) -> None:

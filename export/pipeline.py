@@ -5,10 +5,11 @@ and nothing that other files of sentence-transformers say. A checkpoint of one t
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+from export.adapters import find_adapter
 from export.errors import SourceError, UnsupportedModel
 from export.families.family import require_settings
 from export.late_interaction import (
@@ -19,7 +20,16 @@ from export.late_interaction import (
     read_late_interaction,
     read_stanford,
 )
-from export.modules import MODULES, STATIC_TABLE, TOKENS, Dense, read_module_files, read_modules, require_modules
+from export.modules import (
+    MODULES,
+    STATIC_TABLE,
+    TOKENS,
+    Dense,
+    find_network,
+    read_module_files,
+    read_modules,
+    require_modules,
+)
 from export.sources import read_json
 from model.config import Pooling
 from model.config_parts import Task
@@ -137,14 +147,20 @@ class Pipeline:
 
 
 def read_pipeline(
-    folder: Path, wanted: Task | None = None, pooling: Pooling | None = None, *, allows_pickles: bool = False
+    folder: Path,
+    wanted: Task | None = None,
+    pooling: Pooling | None = None,
+    *,
+    adapter: str | None = None,
+    allows_pickles: bool = False,
 ) -> Pipeline:
-    """Reads modules.json and everything it names.
+    """Reads modules.json and everything it names: the adapter's, where sentence-transformers saved one beside it.
 
     Args:
         folder: of the checkpoint.
         wanted: the task to export; None for the one that the checkpoint is for.
         pooling: how tokens become one vector, for a folder that does not say; None for the mean.
+        adapter: its name, or its folder; None for none.
         allows_pickles: whether dense layers are also read from pickles.
 
     Raises:
@@ -152,6 +168,10 @@ def read_pipeline(
         UnsupportedModel: a module or a setting that this version does not reproduce exactly, or a task that it does
             not know.
     """
+    trained = find_adapter(find_network(folder), adapter) if adapter else None
+    if trained is not None and (trained / "modules.json").is_file():
+        around = read_pipeline(trained, wanted, pooling, allows_pickles=allows_pickles)
+        return replace(around, transformer=find_network(folder))
     modules = read_modules(folder)
     transformer = modules[0].folder if modules else folder
     described = read_json(transformer / "config.json", optional=True)

@@ -99,7 +99,9 @@ def _read_as_exported(folder: Folder, manifest: Manifest) -> Checkpoint:
 def _pooling_to_tell(folder: Folder, manifest: Manifest) -> Pooling | None:
     """The artifact's pooling; None where the folder says itself how to pool, and so refuses to be told."""
     try:
-        read_pipeline(folder.path, manifest.task, manifest.config.pooling, allows_pickles=folder.allows_pickles)
+        adapter, allows_pickles = manifest.source.adapter, folder.allows_pickles
+        pooling = manifest.config.pooling
+        read_pipeline(folder.path, manifest.task, pooling, adapter=adapter, allows_pickles=allows_pickles)
     except UnsupportedModel:
         return None
     return manifest.config.pooling

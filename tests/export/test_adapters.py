@@ -107,6 +107,22 @@ def test_adapters_in_the_networks_folder_are_named(base: Path) -> None:
         read(base, "other")
 
 
+def test_modules_and_prompts_that_were_saved_with_an_adapter_count(base: Path, tmp_path: Path) -> None:
+    lora = tmp_path / "lora"
+    write_adapter(lora, load_file(base / "model.safetensors"))
+    write_modules(lora, {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense", "3_Normalize": "Normalize"})
+    write_json(lora / "1_Pooling" / "config.json", {"pooling_mode": "lasttoken"})
+    write_json(lora / "2_Dense" / "config.json", {"out_features": 5, "bias": False})
+    save_file({"linear.weight": torch.ones(5, 32)}, lora / "2_Dense" / "model.safetensors")
+    write_json(lora / "config_sentence_transformers.json", {"prompts": {"query": "find: "}})
+    write_json(lora / "sentence_bert_config.json", {"max_seq_length": 17})
+    checkpoint = read(base, str(lora))
+    config, defaults = checkpoint.encoder.config, checkpoint.defaults
+    assert (config.pooling, config.embedding_size, checkpoint.max_sequence_length) == ("last", 5, 17)
+    assert (defaults.normalize, defaults.prompts) == (True, {"query": "find: "})
+    assert "../lora/2_Dense/model.safetensors" in checkpoint.source.files
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
