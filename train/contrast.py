@@ -16,6 +16,7 @@ from train.batching import tokenize_texts
 from train.data import read_parts
 from train.embedding import embed_ids, recall, run
 from train.errors import RunError
+from train.folder import compared_by_cosines
 from train.loop import Recipe
 from train.parallel import ALONE, Processes, random_states, set_random_states
 from train.settings import RunSettings
@@ -65,7 +66,7 @@ class Contrast(Recipe):
         """
         negatives = tuple(f"negative_{index}" for index in range(1, MOST_NEGATIVES + 1))
         rows = read_parts(settings.rows, settings.held_out, ("anchor", "positive"), optional=negatives)
-        self.like = find_subject(settings.model).checkpoint
+        self.like = compared_by_cosines(find_subject(settings.model).checkpoint)
         require_embedding(self.like, "pairs are compared")
         self.settings = settings
         self.device = torch.device(run_settings.device)

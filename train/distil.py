@@ -14,6 +14,7 @@ from model.encoder import Encoder
 from model.initialise import initialise
 from train.distillation import Distillation, Lesson, read_material
 from train.errors import RunError
+from train.folder import compared_by_cosines
 from train.settings import RunSettings
 
 LAYER = "layers."
@@ -66,6 +67,7 @@ class Distil(Distillation):
             described={"student": changes, "from_nothing": settings.from_nothing},
             layers=layers if config.hidden_size == whole.hidden_size else (),
         )
+        self.like = compared_by_cosines(teacher)
 
 
 def student_config(teacher: EncoderConfig, changes: Mapping[str, Any]) -> EncoderConfig:

@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from export.checkpoint import Checkpoint
-from model.artifact import TOKENIZER, write_whole
+from model.artifact import COSINE, TOKENIZER, write_whole
 from model.encoder import Encoder
 from train.errors import RunError
 from train.settings import CHECKPOINT, WEIGHTS, has_checkpoint
@@ -66,6 +66,11 @@ def write_network(folder: Path, encoder: Encoder, like: Checkpoint) -> None:
         raise
     begun.rename(folder / NEXT)
     complete_network(folder)
+
+
+def compared_by_cosines(like: Checkpoint) -> Checkpoint:
+    """What surrounds a network that learned cosines alone: its vectors' lengths say nothing, and are answered as 1."""
+    return replace(like, defaults=replace(like.defaults, unit_length=True, similarity=COSINE))
 
 
 def complete_network(folder: Path) -> None:

@@ -142,7 +142,8 @@ def test_a_run_brings_together_what_belongs_together(tiny_folder: Path, pairs: P
 
 
 def test_texts_stand_behind_the_models_prompts(tiny_checkpoint: Checkpoint, pairs: Path, tmp_path: Path) -> None:
-    defaults = replace(tiny_checkpoint.defaults, prompts={"query": "the cat ", "passage": "a dog "})
+    prompts = {"query": "the cat ", "passage": "a dog "}
+    defaults = replace(tiny_checkpoint.defaults, prompts=prompts, unit_length=False, similarity="dot")
     write_network(tmp_path / "tiny", tiny_checkpoint.encoder, replace(tiny_checkpoint, defaults=defaults))
     settings = ContrastSettings(model=str(tmp_path / "tiny"), rows=pairs)
     recipe = Contrast(settings, RunSettings(output=tmp_path / "run"))
@@ -151,3 +152,4 @@ def test_texts_stand_behind_the_models_prompts(tiny_checkpoint: Checkpoint, pair
     first = recipe.like.tokenizer.encode("the cat").ids[:3]
     assert all(row[:3] == first for row in recipe.queries.ids)
     assert recipe.described["contrast"]["prompts"] == {"query": "the cat ", "document": "a dog "}
+    assert recipe.like.defaults == replace(defaults, unit_length=True, similarity="cosine")  # what it learns

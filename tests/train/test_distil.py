@@ -78,13 +78,15 @@ def test_students_that_cannot_be() -> None:
 def test_a_run_brings_the_student_nearer_to_its_teacher(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
     residual = {"value_residual": [[0, 1], [0.5, 0.5]], "learned_value_residual": True}
     student: dict[str, Any] = {"num_heads": [3, 3], "d_v": 6, **residual}
+    (tiny_folder / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "dot"}')
     settings = DistilSettings(model=str(tiny_folder), texts=(text_file,), student=student)
     run = RunSettings(output=tmp_path / "small", epochs=4, batch_size=8, learning_rate=3e-3, evaluations=2)
     scores = [figures["cosine_mean"] for figures in loop.train(Distil(settings, run), run).evaluations]
     assert scores[-1] > scores[0] + 0.05
-    written = read_back(run.output).encoder.config
-    assert written.num_heads == (3, 3)
-    assert written.learned_value_residual
+    written = read_back(run.output)
+    assert written.encoder.config.num_heads == (3, 3)
+    assert written.encoder.config.learned_value_residual
+    assert written.defaults.similarity == "cosine"  # what it learned, not its teacher's
 
 
 def test_no_text_is_both_learned_from_and_judged_by(text_file: Path, tmp_path: Path) -> None:
