@@ -14,6 +14,8 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from model.config_parts import ScoreActivation
+from service.answers.answer import activate
 from service.answers.scores import labelled, zero_shot_labels
 from service.errors import Invalid, WrongTask
 from service.http.route import Route
@@ -45,10 +47,12 @@ SHAPES = 'expected a text, a pair ["a", "b"], or a list of single texts [["a"], 
 
 
 class PredictParameters(RequestModel):
-    """What huggingface_hub sends for token classification; other parameters are ignored."""
+    """What huggingface_hub sends; other parameters are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
+    function_to_apply: Literal["none", "sigmoid", "softmax"] | None = None
+    """of a classifier of whole texts: instead of the model's own function from logits to scores"""
     aggregation_strategy: Aggregation | None = None
     ignore_labels: LabelList | None = None
     stride: Annotated[int, Field(ge=0)] | None = None
@@ -131,8 +135,11 @@ async def answer_predict(request: Request, body: PredictRequest) -> Response:
     if asked := [name for name in ("aggregation", "ignore_labels", "overlap") if getattr(body, name) is not None]:
         raise Invalid.at(asked[0], "it is of entities, and this model labels whole texts; leave it out")
     inputs, pairs, is_batch = _read(body.inputs)
-    wanted = EncodeRequest(inputs=inputs, pairs=pairs, raw_scores=body.raw_scores, truncate=body.truncation())
-    encoded, found = await _classify(request, wanted, len(inputs or pairs or ()), INPUTS)
+    function = None if body.parameters is None else body.parameters.function_to_apply
+    raw_scores = body.raw_scores or function is not None
+    wanted = EncodeRequest(inputs=inputs, pairs=pairs, raw_scores=raw_scores, truncate=body.truncation())
+    applied: ScoreActivation = "identity" if function is None or function == "none" else function
+    encoded, found = await _classify(request, wanted, len(inputs or pairs or ()), INPUTS, applied)
     return await json_response(request, found if is_batch else found[0], encoded)
 
 
@@ -163,14 +170,14 @@ async def answer_classify(request: Request, body: ClassifyRequest) -> Response:
 
 
 async def _classify(
-    request: Request, wanted: EncodeRequest, count: int, names: InputNames
+    request: Request, wanted: EncodeRequest, count: int, names: InputNames, applied: ScoreActivation = "identity"
 ) -> tuple[EncodeResult, list[memoryview]]:
-    """What is asked for of `count` inputs, and every label with its score, best first, of each."""
+    """What is asked for of `count` inputs, and every label with its score, best first, of each; `applied` to scores."""
     services = services_of(request)
     labels, most = services.runner().manifest.labels, services.settings.max_embedding_bytes
     size = label_bytes(labels, count, most, param=names.field)
     encoded = await run_for(request, wanted, names=names, beside_bytes=size)
-    write = partial(_write_predictions, encoded.answer["scores"], labels)
+    write = partial(_write_predictions, activate(encoded.answer["scores"], applied), labels)
     return encoded, await offload(write, max(encoded.sizes.built_from, ARRAY_FLOATS * count))
 
 

@@ -144,6 +144,13 @@ def test_predict_takes_texts_and_pairs_and_classify_texts(client: Client, classi
     for found, wanted in zip(one + pair, expected[0] + expected[1], strict=True):
         assert found["label"] == wanted["label"]
         assert found["score"] == pytest.approx(wanted["score"], abs=TOLERANCE)
+    for function in ("none", "sigmoid", "softmax"):  # as huggingface_hub asks for one
+        (expected,) = reference(["the cat"], function_to_apply=function)
+        found = post(asked, "/predict", inputs="the cat", parameters={"function_to_apply": function})
+        assert [entry["label"] for entry in found] == [entry["label"] for entry in expected]
+        np.testing.assert_allclose(
+            [entry["score"] for entry in found], [entry["score"] for entry in expected], atol=TOLERANCE, rtol=0
+        )
     assert post(asked, "/predict", inputs=["the cat"]) == one
     assert post(asked, "/predict", inputs=[["the cat"], ["a dog"]])[0] == one
     assert post(asked, "/predict", inputs=[["the cat", "a dog"]]) == [pair]
