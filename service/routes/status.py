@@ -63,7 +63,7 @@ async def answer_heads(request: Request) -> Response:
 def describe_service(runner: Runner, settings: Settings) -> dict[str, Any]:
     """What `/info` answers."""
     return {
-        "model": runner.manifest.model,
+        "model": runner.name,
         "manifest": runner.manifest.to_dict(),
         "limits": {
             "max_sequence_length": runner.tokenizer.max_sequence_length,
@@ -153,7 +153,9 @@ async def answer_remove(request: Request) -> Response:
     """Takes a model away, once the requests that it has are answered."""
     services = services_of(request)
     _store(services)
-    model = services.models.find(request.path_params["model"])
+    model = services.models.find(named := request.path_params["model"])
+    if model.name != named:  # others may have this one, and would go when the call is tried again
+        raise ModelNotFound(f"{named} is served as {model.name}: remove it by that name", param="model")
     if len(services.models) == 1:
         raise Invalid("the last model cannot be removed", param="model")
     removing = asyncio.ensure_future(services.models.remove(model, services.settings.shutdown_timeout))

@@ -113,7 +113,7 @@ def test_a_name_is_looked_at_before_the_task(started: Both) -> None:
 def test_the_default_answers_who_names_none(started: Both) -> None:
     assert started.client.post("/encode", json={"inputs": TEXT}).status_code == 200
     assert (started.ran("one"), started.ran("two")) == (0, 1)
-    assert started.client.get("/info").json()["model"] == "tests/fake"
+    assert started.client.get("/info").json()["model"] == "two"
     assert started.client.get("/info?model=three").status_code == 404
     assert started.client.get("/info", params={"model": "one"}).status_code == 200
 
@@ -260,6 +260,8 @@ def test_models_come_and_go(operated: Both) -> None:
     assert client.post("/encode", json=encode).status_code == 200
     assert operated.ran("third") == 1
     assert operated.services.models.find("three").answers.limit == operated.settings.max_held_answer_bytes // 3
+    owned = operated.client.delete("/admin/models/tests/fake")  # which all three artifacts are called
+    assert (owned.status_code, "served as one: remove it by that name" in owned.text) == (404, True)
     for name in ("three", "one"):
         assert operated.client.delete(f"/admin/models/{name}").status_code == 200
     assert operated.backends["one"].is_closed

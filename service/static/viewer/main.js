@@ -46,8 +46,8 @@ async function start() {
   notices.clear("start");
   byId("key-form").hidden = true;
   const examples = examplesOf(info);
-  bindExamples(state, examples, info.model);
-  if (isFirstVisit && !state.text.trim() && !location.hash) takeExample(state, examples[0], info.model);
+  bindExamples(state, examples, info.manifest.model);
+  if (isFirstVisit && !state.text.trim() && !location.hash) takeExample(state, examples[0], info.manifest.model);
   page = new Page({ state, info, notices });
   hideLinksOfOtherPort();
 }
