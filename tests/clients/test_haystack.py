@@ -3,10 +3,12 @@
 from contextlib import closing
 from typing import Any
 
+import pytest
 from haystack import Document
 from haystack.components.embedders import OpenAIDocumentEmbedder, OpenAITextEmbedder
 from haystack.utils import Secret
 from haystack_integrations.components.embedders.cohere import CohereDocumentEmbedder
+from haystack_integrations.components.embedders.jina import JinaTextEmbedder
 from haystack_integrations.components.rankers.cohere import CohereRanker
 from haystack_integrations.components.rankers.huggingface_api import HuggingFaceTEIRanker
 from haystack_integrations.components.rankers.jina import JinaRanker
@@ -31,6 +33,13 @@ def test_embedders_of_openai_and_cohere(url: str, same: Any, texts: list[str]) -
     cohere.warm_up()
     with cohere._client:  # its own it would not close
         same(embedded(cohere, texts))
+
+
+def test_embedder_of_jina_says_why_it_was_refused(url: str, same: Any, texts: list[str]) -> None:
+    at = {"api_key": KEY, "base_url": f"{url}/v1/embeddings"}
+    same([JinaTextEmbedder(**at).run(text)["embedding"] for text in texts])
+    with pytest.raises(RuntimeError, match="dimensions: expected 1 to 384"):
+        JinaTextEmbedder(**at, dimensions=999).run("a")
 
 
 def test_rankers_of_tei_jina_and_cohere(url: str, ranking: Ranking) -> None:

@@ -28,7 +28,7 @@ from service.routes.adapter import check_model, embeddings_document, json_respon
 from service.runner import Runner
 from service.services import services_of
 from service.tokenization.inputs import CUTS, Cut, InputNames, Truncate
-from service.wire import AnswerModel
+from service.wire import JINA, AnswerModel
 
 TAG = "OpenAI"
 EXAMPLE = {
@@ -320,6 +320,7 @@ ROUTES = (
         "/v1/embeddings",
         answer_embeddings,
         is_queued=True,
+        error_shape=JINA,  # OpenAI's, and `detail` for Jina's clients
         summary="Embeddings, as OpenAI's",
         answer=EMBEDDINGS,
     ),

@@ -178,8 +178,9 @@ def test_texts_that_were_cut_are_counted_in_a_header(client: Client, reranker: T
 def test_every_failure_of_a_body_has_the_shape_of_its_api(client: Client, reranker: TaskArtifact) -> None:
     asked = client(reranker.artifact)
     assert asked.post("/v2/rerank", json={"query": "a"}).json() == {"message": "documents: Field required"}
-    jina = asked.post("/v1/rerank", json={"query": "a"}).json()
-    assert jina["detail"] == jina["error"]["message"] == "documents: Field required"
+    for path, message in (("/v1/rerank", "documents: Field required"), ("/v1/embeddings", "input: Field required")):
+        jina = asked.post(path, json={"query": "a"} if path == "/v1/rerank" else {}).json()
+        assert jina["detail"] == jina["error"]["message"] == message
     too_long = {"query": "a", "truncate": False}
     assert asked.post("/rerank", json={**too_long, "texts": ["cat " * 90]}).json()["error_type"] == "Validation"
     assert asked.post("/rerank", json={**too_long, "documents": ["cat " * 90]}).json()["error"]["code"] == "too_large"
