@@ -166,6 +166,8 @@ class Settings(BaseSettings):
             yield f"more-models: two models have one name, {name}; expected another NAME=DIRECTORY for each"
         if self.model_store is not None and (self.processes != 1 or self.admin_port is None):
             yield "model-store: needs --admin-port, on which models are added, and --processes 1"
+        if self.model_store is not None and not self.model_store.is_dir():
+            yield f"model-store: {self.model_store} is no directory"
         if self.admin_port and self.admin_port == self.port:
             yield f"admin-port is {self.admin_port}, as port is: expected another one"
         given = self.api_keys.get_secret_value()

@@ -204,6 +204,6 @@ def zero_shot_labels(plan: ZeroShotPlan, found: Float32Array) -> Iterator[Labell
     wanted, texts = plan.wanted, len(plan.wanted.texts)
     if plan.method == "cosine":
         return sorted_labels((found[:texts] @ found[texts:].T).clip(-1, 1), wanted.labels)
-    logits = found.reshape(texts, len(wanted.labels), -1)
+    logits = found.reshape(texts, len(wanted.labels), found.shape[1])
     scores = entailment_scores(logits, entailment=plan.entailment, multi_label=wanted.multi_label)
     return sorted_labels(scores, wanted.labels)

@@ -91,6 +91,8 @@ class KeyRing:
         self._next_reload = now + RELOAD_INTERVAL
         try:
             if self._version != _version(self._file):
+                if not self._file.is_file():  # to read from a pipe would wait for who writes to it
+                    raise KeysError(f"{self._file} is no file any more")
                 self._version, self._from_file = _read(self._file)
                 logger.info("API keys read again: %d", len(self._from_file))
         except (KeysError, OSError) as error:

@@ -122,6 +122,12 @@ class RerankBody(ScoringBody):
     attention: AttentionRequest | None = None
 
 
+class ZeroShotBody(ZeroShotRequest):
+    """What `Engine.zero_shot` takes: no text, too."""
+
+    inputs: str | list[str]
+
+
 def read_call(inputs: Any, pairs: Any, options: Mapping[str, Any]) -> tuple[EncodeRequest, Inputs]:
     """What is asked for, and of what; any number of inputs or pairs, also none.
 
@@ -198,7 +204,7 @@ def read_zero_shot_call(inputs: Any, labels: Any, options: Mapping[str, Any]) ->
         Invalid: as for a body that holds the same.
     """
     texts = {"inputs": _texts(inputs, "inputs"), "candidate_labels": _texts(labels, "candidate_labels")}
-    return validate_value(ZeroShotRequest, {**texts, **_as_json(dict(options))}).resolve()
+    return validate_value(ZeroShotBody, {**texts, **_as_json(dict(options))}).resolve()
 
 
 def read_explain_call(a: str, b: str | None, options: Mapping[str, Any]) -> ExplainRequest:

@@ -288,7 +288,7 @@ def test_what_cannot_be_loaded_is_said_and_changes_nothing(operated: Both, leave
     for body, status, message in (
         ({"artifact": "changed", "name": "changed"}, 422, "changed"),
         ({"artifact": "fourth"}, 404, "the store has no such directory"),
-        ({"artifact": "../third"}, 422, "artifact"),
+        ({"artifact": "../third"}, 422, "artifact: expected a name of letters, digits, '.', '_' and '-'"),
         ({"artifact": "."}, 422, "artifact"),
         ({"artifact": "broken"}, 422, "manifest.json"),
         ({"artifact": "third", "name": "a/b"}, 422, "name"),
@@ -352,8 +352,6 @@ def test_operators_need_the_admin_port_a_store_and_a_key(both: Both, operated: B
     assert TestClient(app).get("/admin/models").status_code == 401
     assert TestClient(app).get("/admin/models", headers={"x-api-key": "k" * 16}).status_code == 200
     assert TestClient(app).delete("/admin/models/one", headers={"x-api-key": "k" * 16}).status_code == 404
-    with pytest.raises(SettingsError, match="needs --admin-port, on which models are added, and --processes 1"):
-        read_settings(["a", "--model-store", "b"])
 
 
 def test_models_of_the_command_line(tmp_path: Path, fake_artifact: Path) -> None:

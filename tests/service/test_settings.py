@@ -67,6 +67,8 @@ WRONG: dict[str, str] = {  # flags besides --model, and what is said
     "--max-held-body-bytes 9": f"max-held-body-bytes is 9: {HELD}",
     "--cors-origins http://a.example:8080,https://b.example/": "cors-origins has 'https://b.example/': expected "
     "scheme://host or scheme://host:port, no path",
+    "--model-store b": "model-store: needs --admin-port, on which models are added, and --processes 1",
+    "--model-store b --admin-port 9": "model-store: b is no directory",
     "--port 9 --admin-port 9": "admin-port is 9, as port is: expected another one",
     **{
         f"--allowed-hosts good.example,{wrong}": f"allowed-hosts has {wrong!r}: {NAME}"

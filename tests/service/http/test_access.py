@@ -119,6 +119,8 @@ def test_keys_change_while_the_process_runs(
     check(ring, SECOND)
     file.unlink()
     check(ring, SECOND)
+    os.mkfifo(file)
+    check(ring, SECOND)
     with pytest.raises(Unauthorized):
         check(ring, WRONG)
     assert "stay as they were" in caplog.text

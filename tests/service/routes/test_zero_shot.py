@@ -36,6 +36,7 @@ def test_labels_are_ranked_as_by_the_pipeline(
     options: Any = {"hypothesis_template": "on the {} mats.", "multi_label": multi_label}
     answer = post(client(classifier.artifact), "/zero-shot", inputs=TEXTS, candidate_labels=labels, **options)
     from_python = engine.zero_shot(iter(TEXTS), labels, **options)
+    assert engine.zero_shot([], labels, **options) == []
     assert answer["method"] == "entailment"
     for text, found, own in zip(TEXTS, answer["results"], from_python, strict=True):
         expected = pipeline(text, labels, **options)
