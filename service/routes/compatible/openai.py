@@ -65,6 +65,10 @@ class EmbeddingsRequest(PromptOptions, ModelChoice):
     `"uint8"`, `"binary"` and `"ubinary"` are ours: whole numbers, as `POST /encode` answers them"""
     dimensions: Annotated[int, Field(ge=1)] | None = None
     """truncate vectors to N dimensions, and normalise again"""
+    output_dimension: Annotated[int, Field(ge=1)] | None = None
+    """the same as Voyage names it"""
+    output_dtype: Literal["float"] | VectorFormat | None = None
+    """Voyage's name of the forms with fewer bits; they are whole numbers, whatever `encoding_format` says"""
     user: str | None = None
     """not used, not kept"""
     truncate: bool | Cut | None = True
@@ -138,17 +142,18 @@ async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
     """One vector an input, in their order."""
     runner = services_of(request).runner()
     check_token_ids(body.input, runner)
+    form = body.output_dtype if is_quantized(body.output_dtype) else body.encoding_format
     wanted = EncodeRequest(
         inputs=body.input,
         truncate=body.cut(),
-        dimensions=body.dimensions,
+        dimensions=body.dimensions or body.output_dimension,
         prompt_name=_prompt_name(body, runner.manifest),
         prompt=body.prompt,
-        encoding_format=body.encoding_format if is_quantized(body.encoding_format) else "float",
+        encoding_format=form if is_quantized(form) else "float",
     )
     require_task(request, "embedding")
     encoded = await run_for(request, wanted, names=InputNames("input"))
-    answer = await offload(partial(make_answer, encoded, body.encoding_format), encoded.sizes.floats)
+    answer = await offload(partial(make_answer, encoded, form), encoded.sizes.floats)
     return await json_response(request, answer, encoded)
 
 

@@ -88,6 +88,16 @@ def test_nvidia_and_voyage_say_what_is_cut(served: Served, fields: dict[str, Any
         assert [entry["embedding"] for entry in response.json()["data"]] == own.json()["embeddings"]
 
 
+@pytest.mark.parametrize("own", [{}, {"dimensions": 4}, {"dimensions": 8, "encoding_format": "binary"}])
+def test_voyages_client_is_answered(served: Served, own: dict[str, Any]) -> None:
+    form = own.get("encoding_format")
+    sent = {"truncation": True, "output_dtype": form, "output_dimension": own.get("dimensions")}  # null is written
+    body = {"input": ["cat"], "model": "voyage-3", "input_type": "document", "encoding_format": "base64", **sent}
+    (found,) = served.client.post("/v1/embeddings", json=body).json()["data"]
+    vector = found["embedding"] if form else np.frombuffer(base64.b64decode(found["embedding"]), "<f4")
+    np.testing.assert_array_equal(vector, np.float32(served.encode({"inputs": "cat", **own}).json()["embeddings"][0]))
+
+
 def test_unknown_fields_are_refused_as_openai_does_and_ignored_as_infinity_does(served: Served) -> None:
     body = {"input": "cat", "input_type": "query", "modality": "text"}
     assert served.client.post("/v1/embeddings", json=body).status_code == 422
