@@ -23,7 +23,7 @@ MIB = 2**20
 MOST_WORKERS = 1024
 BATCH_TOKENS: Mapping[str, int] = {"cpu": 512, "cuda": 16384}
 """Of one run, by where the model runs. On a GPU a run costs a millisecond or more, however few tokens it has."""
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")  # as browsers write it: with a slash behind it nothing would match
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*A-Z]+")  # as browsers write it: nothing would match any other
 _HOST = re.compile(r"(\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]", re.ASCII)  # no request would match any other
 
 
@@ -175,7 +175,7 @@ class Settings(BaseSettings):
             yield "api-keys (POLYHEAD_API_KEYS) is set and holds no key: leave it out, or put keys into it"
         for origin in split_list(self.cors_origins):
             if origin != "*" and not _ORIGIN.fullmatch(origin):
-                yield f"cors-origins has {origin!r}: expected scheme://host or scheme://host:port, no path"
+                yield f"cors-origins has {origin!r}: expected scheme://host[:port] in small letters, no path, no *"
         for host in split_list(self.allowed_hosts):
             if not _HOST.fullmatch(host):
                 yield f"allowed-hosts has {host!r}: expected a name without scheme, port and path"

@@ -65,8 +65,11 @@ WRONG: dict[str, str] = {  # flags besides --model, and what is said
     "go (OTLP over HTTP), as http://collector:4318/v1/traces; empty: nothing is traced",
     "--max-queue-tokens 9": f"max-queue-tokens is 9: {QUEUE}",
     "--max-held-body-bytes 9": f"max-held-body-bytes is 9: {HELD}",
-    "--cors-origins http://a.example:8080,https://b.example/": "cors-origins has 'https://b.example/': expected "
-    "scheme://host or scheme://host:port, no path",
+    **{
+        f"--cors-origins http://a.example:8080,{wrong}": f"cors-origins has {wrong!r}: expected "
+        "scheme://host[:port] in small letters, no path, no *"
+        for wrong in ("https://b.example/", "https://*.example", "https://B.example")
+    },
     "--model-store b": "model-store: needs --admin-port, on which models are added, and --processes 1",
     "--model-store b --admin-port 9": "model-store: b is no directory",
     "--port 9 --admin-port 9": "admin-port is 9, as port is: expected another one",
