@@ -177,7 +177,7 @@ def _read(source: Source, columns: Columns) -> Iterator[tuple[pa.Table, float]]:
     filesystem, path = FileSystem.from_uri(source.uri)
     schema = None
     try:
-        for table, position in _READERS[source.kind](filesystem, path, columns.text):
+        for table, position in _READERS[source.kind](filesystem, path, columns):
             if schema is None:
                 schema = table.schema
                 _check_columns(schema, columns, source)
@@ -200,7 +200,7 @@ def _check_columns(schema: pa.Schema, columns: Columns, source: Source) -> None:
 Tables = Iterator[tuple[pa.Table, float]]
 
 
-def _parquet(filesystem: FileSystem, path: str, _: str) -> Tables:
+def _parquet(filesystem: FileSystem, path: str, _: Columns) -> Tables:
     with filesystem.open_input_file(path) as file:
         opened, done = parquet.ParquetFile(file), 0
         if opened.metadata.num_rows == 0:
@@ -210,14 +210,14 @@ def _parquet(filesystem: FileSystem, path: str, _: str) -> Tables:
             yield pa.Table.from_batches([batch]), done / opened.metadata.num_rows
 
 
-def _json_lines(filesystem: FileSystem, path: str, _: str) -> Tables:
+def _json_lines(filesystem: FileSystem, path: str, _: Columns) -> Tables:
     with filesystem.open_input_file(path) as file:
         yield from _positioned(json.open_json(file), file)
 
 
-def _csv(filesystem: FileSystem, path: str, text_column: str) -> Tables:
-    """The texts as they stand: a column of numbers is texts, too, and an empty cell is the empty text."""
-    options = csv.ConvertOptions(column_types={text_column: pa.string()})
+def _csv(filesystem: FileSystem, path: str, columns: Columns) -> Tables:
+    """Texts and ids as they stand: a column of numbers is texts, too, and an empty cell is the empty text."""
+    options = csv.ConvertOptions(column_types=dict.fromkeys((columns.text, columns.id), pa.string()))
     parse = csv.ParseOptions(newlines_in_values=True)
     with filesystem.open_input_file(path) as file:
         yield from _positioned(csv.open_csv(file, parse_options=parse, convert_options=options), file)
@@ -229,15 +229,15 @@ def _positioned(batches: Iterable[pa.RecordBatch], file: Any) -> Tables:
         yield pa.Table.from_batches([batch]), file.tell() / size
 
 
-def _lines(filesystem: FileSystem, path: str, text_column: str) -> Tables:
+def _lines(filesystem: FileSystem, path: str, columns: Columns) -> Tables:
     """A text a line; an empty line is a row without text."""
     with filesystem.open_input_file(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig") as lines:
         size = max(1, file.size())
         while texts := [line.rstrip("\n") or None for line in islice(lines, READ_ROWS)]:
-            yield pa.table({text_column: pa.array(texts, pa.string())}), file.tell() / size
+            yield pa.table({columns.text: pa.array(texts, pa.string())}), file.tell() / size
 
 
-_READERS: dict[str, Callable[[FileSystem, str, str], Tables]] = {
+_READERS: dict[str, Callable[[FileSystem, str, Columns], Tables]] = {
     "Parquet": _parquet,
     "JSON lines": _json_lines,
     "CSV": _csv,

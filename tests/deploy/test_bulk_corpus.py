@@ -47,6 +47,8 @@ def test_ids_and_other_columns_stay(tmp_path: Path) -> None:
     lines = [{"id": 7, "body": "one", "more": [1]}, {"id": 8, "body": None, "more": []}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
     assert rows(tmp_path / "a.jsonl", text="body") == lines
+    (tmp_path / "a.csv").write_text("key,text\n007,one\n")  # a number would be another id
+    assert rows(tmp_path / "a.csv", id="key") == [{"key": "007", "text": "one"}]
 
 
 def test_names_of_a_folders_files(tmp_path: Path) -> None:
