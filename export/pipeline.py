@@ -170,8 +170,8 @@ def read_pipeline(
     """
     trained = find_adapter(find_network(folder), adapter) if adapter else None
     if trained is not None and (trained / "modules.json").is_file():
-        around = read_pipeline(trained, wanted, pooling, allows_pickles=allows_pickles)
-        return replace(around, transformer=find_network(folder))
+        saved = read_pipeline(trained, wanted, pooling, allows_pickles=allows_pickles)
+        return replace(saved, transformer=find_network(folder))
     modules = read_modules(folder)
     transformer = modules[0].folder if modules else folder
     described = read_json(transformer / "config.json", optional=True)

@@ -164,9 +164,9 @@ def best(scores: Float32Array, most: int | None) -> list[int]:
     return order
 
 
-def labelled(scores: Float32Array, labels: Sequence[str]) -> list[dict[str, Any]]:
-    """Every label with its score, best first, by scores [labels]."""
-    return [{"score": float(scores[at]), "label": labels[at]} for at in best(scores, None)]
+def labelled(scores: Float32Array, labels: Sequence[str], top_k: int | None = None) -> list[dict[str, Any]]:
+    """Labels with their scores, best first, by scores [labels]; at most `top_k`."""
+    return [{"score": float(scores[at]), "label": labels[at]} for at in best(scores, top_k)]
 
 
 Labelled = tuple[list[str], list[float]]

@@ -53,6 +53,8 @@ class PredictParameters(RequestModel):
 
     function_to_apply: Literal["none", "sigmoid", "softmax"] | None = None
     """of a classifier of whole texts: instead of the model's own function from logits to scores"""
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    """only the best N labels of each text"""
     aggregation_strategy: Aggregation | None = None
     ignore_labels: LabelList | None = None
     stride: Annotated[int, Field(ge=0)] | None = None
@@ -135,11 +137,13 @@ async def answer_predict(request: Request, body: PredictRequest) -> Response:
     if asked := [name for name in ("aggregation", "ignore_labels", "overlap") if getattr(body, name) is not None]:
         raise Invalid.at(asked[0], "it is of entities, and this model labels whole texts; leave it out")
     inputs, pairs, is_batch = _read(body.inputs)
-    function = None if body.parameters is None else body.parameters.function_to_apply
+    parameters = body.parameters or PredictParameters()
+    function = parameters.function_to_apply
     raw_scores = body.raw_scores or function is not None
     wanted = EncodeRequest(inputs=inputs, pairs=pairs, raw_scores=raw_scores, truncate=body.truncation())
     applied: ScoreActivation = "identity" if function is None or function == "none" else function
-    encoded, found = await _classify(request, wanted, len(inputs or pairs or ()), INPUTS, applied)
+    count = len(inputs or pairs or ())
+    encoded, found = await _classify(request, wanted, count, INPUTS, applied=applied, top_k=parameters.top_k)
     return await json_response(request, found if is_batch else found[0], encoded)
 
 
@@ -170,20 +174,28 @@ async def answer_classify(request: Request, body: ClassifyRequest) -> Response:
 
 
 async def _classify(
-    request: Request, wanted: EncodeRequest, count: int, names: InputNames, applied: ScoreActivation = "identity"
+    request: Request,
+    wanted: EncodeRequest,
+    count: int,
+    names: InputNames,
+    *,
+    applied: ScoreActivation = "identity",
+    top_k: int | None = None,
 ) -> tuple[EncodeResult, list[memoryview]]:
-    """What is asked for of `count` inputs, and every label with its score, best first, of each; `applied` to scores."""
+    """What is asked for of `count` inputs, and labels with scores, best first, of each; `applied` is to the scores."""
     services = services_of(request)
     labels, most = services.runner().manifest.labels, services.settings.max_embedding_bytes
     size = label_bytes(labels, count, most, param=names.field)
     encoded = await run_for(request, wanted, names=names, beside_bytes=size)
-    write = partial(_write_predictions, activate(encoded.answer["scores"], applied), labels)
+    write = partial(_write_predictions, encoded.answer["scores"], labels, applied, top_k)
     return encoded, await offload(write, max(encoded.sizes.built_from, ARRAY_FLOATS * count))
 
 
-def _write_predictions(scores: Float32Array, labels: Sequence[str]) -> list[memoryview]:
+def _write_predictions(
+    scores: Float32Array, labels: Sequence[str], applied: ScoreActivation, top_k: int | None
+) -> list[memoryview]:
     """Each input's labels as JSON: objects of all of them would take several times the memory."""
-    return [memoryview(orjson.dumps(labelled(row, labels))) for row in scores]
+    return [memoryview(orjson.dumps(labelled(row, labels, top_k))) for row in activate(scores, applied)]
 
 
 def _read_texts(inputs: Any) -> tuple[list[str], bool]:

@@ -120,7 +120,8 @@ def test_modules_and_prompts_that_were_saved_with_an_adapter_count(base: Path, t
     config, defaults = checkpoint.encoder.config, checkpoint.defaults
     assert (config.pooling, config.embedding_size, checkpoint.max_sequence_length) == ("last", 5, 17)
     assert (defaults.normalize, defaults.prompts) == (True, {"query": "find: "})
-    assert "../lora/2_Dense/model.safetensors" in checkpoint.source.files
+    beside = {"modules.json", "config_sentence_transformers.json", "2_Dense/model.safetensors"}
+    assert {f"adapter/{name}" for name in beside} <= set(checkpoint.source.files)
 
 
 @pytest.mark.parametrize(
