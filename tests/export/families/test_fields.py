@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig
+from transformers import CONFIG_MAPPING, AutoConfig
 from transformers.utils import logging
 
+from export.checkpoint import FAMILIES
 from export.errors import ExportError
+from export.families.family import REQUIRED
 from tests.family_models import MODELS, NAMED, FamilyModel, draw, ids_and_types, project, read, save
 
 TOLERANCE = 2e-4
@@ -109,3 +111,10 @@ def test_some_fields_are_reproduced_or_refused(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_every_field_is_reproduced_or_refused(model: FamilyModel, tmp_path: Path) -> None:
     assert not check(model, tmp_path, 1.0), f"FIELDS_SEED={SEED}"
+
+
+@pytest.mark.parametrize("kind", sorted(FAMILIES.keys() & CONFIG_MAPPING.keys()))
+def test_a_field_that_is_left_out_is_what_the_library_takes(kind: str) -> None:
+    theirs = CONFIG_MAPPING[kind]().to_dict()
+    ours = {name: value for name, value in FAMILIES[kind].settings.items() if value not in (REQUIRED, None)}
+    assert ours == {name: theirs.get(name, value) for name, value in ours.items()}
