@@ -248,7 +248,7 @@ def _read_lengths(pipeline: Pipeline, normalize: bool | None) -> dict[str, Any]:
 def _hash_rest(folder: Folder, pipeline: Pipeline, adapter: str | None) -> dict[str, str]:
     """SHA-256 of settings, tokenizer, modules' weights and pickles, by path in the folder.
 
-    The paths of what was saved with an adapter that lies elsewhere begin with `adapter/`.
+    Paths in the folder of an adapter that lies elsewhere begin with `adapter/`.
     """
     modules, whole = list(pipeline.modules.values()), folder.path
     trained = (find_adapter(pipeline.transformer, adapter) if adapter else None) or whole
