@@ -90,6 +90,7 @@ def test_reports_on_an_artifact_which_then_serves_it(
     assert not re.search(r"https?://", page)
     assert "Heads of bert &lt;&amp;&gt; one" in page
     assert page.count("<figure>") > 15
+    assert page.count('text-anchor="middle">0</text>') == page.count('text-anchor="end">0</text>') > 0
 
 
 @pytest.mark.parametrize(
