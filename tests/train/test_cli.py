@@ -87,6 +87,7 @@ FAILED = "polyhead train heal failed: "
     ("given", "code", "message"),
     [
         ("--remove 1.5", 2, "argument --remove: expected a share of at least 0 and below 1, got '1.5'"),
+        ("--faster 1", 2, "argument --faster: expected a number above 1, got '1'"),
         ("--remove 0.4 --epochs 0", 2, "argument --epochs: expected a number above 0, got '0'"),
         ("--remove 0.4 --heads x.json", 2, "argument --heads: not allowed with argument --remove"),
         ("--pairs x.csv", 1, f"{FAILED}--pairs is for --prune-to-quality\n"),
