@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from export.adapters import find_adapter, hash_adapter, merge_adapter, require_chosen
+from export.adapters import hash_adapter, merge_adapter, require_chosen
 from export.errors import SourceError, UnsupportedModel
 from export.families.bert import ALBERT, BERT, DISTILBERT, ELECTRA
 from export.families.deberta import DEBERTA
@@ -127,7 +127,7 @@ def read_checkpoint(
     encoder, described, sha256 = _read_network(folder, pipeline, task, adapter, compared=compared)
     config = encoder.config
     words = _read_words(pipeline, described, config, instruction)
-    files = _hash_rest(folder, pipeline, adapter) | hash_adapter(pipeline.transformer, adapter)
+    files = _hash_rest(folder, pipeline) | hash_adapter(pipeline.transformer, adapter)
     own = described if described.get("model_type") in POLYHEAD.model_types else {}
     return Checkpoint(
         name=name or folder.id,
@@ -245,28 +245,26 @@ def _read_lengths(pipeline: Pipeline, normalize: bool | None) -> dict[str, Any]:
     return {"unit_length": unit, "similarity": similarity}
 
 
-def _hash_rest(folder: Folder, pipeline: Pipeline, adapter: str | None) -> dict[str, str]:
+def _hash_rest(folder: Folder, pipeline: Pipeline) -> dict[str, str]:
     """SHA-256 of settings, tokenizer, modules' weights and pickles, by path in the folder.
 
-    Paths in the folder of an adapter that lies elsewhere begin with `adapter/`.
+    What was saved with an adapter that lies elsewhere has a path in the adapter's folder, behind `adapter/`.
     """
     modules, whole = list(pipeline.modules.values()), folder.path
-    trained = (find_adapter(pipeline.transformer, adapter) if adapter else None) or whole
-    beside = trained if (trained / "modules.json").is_file() else whole
     places = {
-        place for place in (whole, beside, pipeline.transformer, *modules) if place.is_dir()
+        place for place in (whole, pipeline.folder, pipeline.transformer, *modules) if place.is_dir()
     }  # the hub keeps no empty ones
     found = {path for place in places for path in place.glob("*.json")}
     if folder.allows_pickles:
         found |= {place / name for place in places for name in pickled_weights(path.name for path in place.iterdir())}
     found |= {path for path in pipeline.transformer.glob("*.txt") if path.name in ("vocab.txt", "merges.txt")}
     found |= {path for place in modules if place != pipeline.transformer for path in place.glob("*.safetensors")}
-    return {
-        path.relative_to(whole).as_posix()
-        if path.is_relative_to(whole)
-        else f"adapter/{path.relative_to(beside).as_posix()}": hash_file(path)
-        for path in sorted(found)
-    }
+    hashes = {}
+    for path in sorted(found):
+        is_own = path.is_relative_to(whole)
+        name = path.relative_to(whole) if is_own else "adapter" / path.relative_to(pipeline.folder)
+        hashes[name.as_posix()] = hash_file(path)
+    return hashes
 
 
 def require_embedding(checkpoint: Checkpoint, purpose: str) -> None:

@@ -107,6 +107,7 @@ class Pipeline:
     """What surrounds the network.
 
     Attributes:
+        folder: that modules.json is in, or would be: the adapter's if that brings its own.
         is_table: whether a table of vectors stands for the network.
         transformer: folder of the network's own config.json, weights and tokenizer.
         task: the task to export.
@@ -127,6 +128,7 @@ class Pipeline:
         default_prompt_name: the prompt used when none is named, or None.
     """
 
+    folder: Path
     transformer: Path
     is_table: bool = False
     task: Task = "embedding"
@@ -168,17 +170,22 @@ def read_pipeline(
         UnsupportedModel: a module or a setting that this version does not reproduce exactly, or a task that it does
             not know.
     """
-    trained = find_adapter(find_network(folder), adapter) if adapter else None
-    if trained is not None and (trained / "modules.json").is_file():
-        saved = read_pipeline(trained, wanted, pooling, allows_pickles=allows_pickles)
-        return replace(saved, transformer=find_network(folder))
+    if adapter:
+        network = find_network(folder)
+        trained = find_adapter(network, adapter)
+        if trained is not None and (trained / "modules.json").is_file():
+            return replace(_read(trained, wanted, pooling, allows_pickles), transformer=network)
+    return _read(folder, wanted, pooling, allows_pickles)
+
+
+def _read(folder: Path, wanted: Task | None, pooling: Pooling | None, allows_pickles: bool) -> Pipeline:
     modules = read_modules(folder)
     transformer = modules[0].folder if modules else folder
     described = read_json(transformer / "config.json", optional=True)
     around = read_json(folder / PROMPTS, optional=True)
     found = find_task([module.kind for module in modules], described, folder, around)
     task = choose_task(found, wanted)
-    values: dict[str, Any] = {"transformer": transformer, "task": task, "found": found}
+    values: dict[str, Any] = {"folder": folder, "transformer": transformer, "task": task, "found": found}
     values |= {"allows_pickles": allows_pickles, "is_table": bool(modules) and modules[0].kind == STATIC_TABLE}
     if pooling is not None and (modules or task != "embedding" or described.get("pooling")):
         raise UnsupportedModel(f"--pooling {pooling} is for embeddings of folders that do not say how: {found.sign}")
@@ -286,7 +293,7 @@ def _for_texts(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_transformer_settings(settings: Mapping[str, Any], folder: Path, *, expands: bool = False) -> dict[str, Any]:
-    require_settings(settings, {name: own for name, own in REPRODUCED.items() if name != EXPANSION or not expands})
+    require_settings(settings, {key: values for key, values in REPRODUCED.items() if key != EXPANSION or not expands})
     _refuse_arguments(settings)
     tokenizer = read_json(folder / "tokenizer_config.json", optional=True)
     length = settings.get("max_seq_length") or tokenizer.get("model_max_length")

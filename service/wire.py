@@ -156,7 +156,7 @@ def _place(problem: Any, model: type[BaseModel]) -> str:
 def _message(problem: Any, model: type[BaseModel]) -> str:
     """Pydantic's message. For an unknown field it says "extra inputs", as if `inputs` held too many."""
     if problem["type"] == "string_pattern_mismatch":
-        return "expected a name of letters, digits, '.', '_' and '-', the first one a letter or a digit"
+        return f"expected {model.model_fields[problem['loc'][0]].description}"
     if problem["type"] != "extra_forbidden":
         return str(problem["msg"].removeprefix("Value error, "))
     *path, name = problem["loc"]

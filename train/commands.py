@@ -56,10 +56,7 @@ def add_heal(made: argparse.ArgumentParser) -> None:
     )
     made.add_argument("--pairs", type=Path, metavar="CSV", help="rated pairs for --prune-to-quality")
     made.add_argument(
-        "--weights",
-        dest="weights_from",
-        metavar="MODEL",
-        help="an artifact's weights, where its manifest names a folder",
+        "--weights", dest="weights_from", metavar="MODEL", help="weights of an artifact that was made from a folder"
     )
     add_material(made)
     made.add_argument(

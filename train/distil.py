@@ -60,14 +60,13 @@ class Distil(Distillation):
         student = make_student(config, teacher.encoder, layers, seed=run.seed, parts=parts)
         super().__init__(
             student,
-            teacher,
+            compared_by_cosines(teacher),
             read_material(settings.texts, settings.held_out),
             settings.weights,
             run,
             described={"student": changes, "from_nothing": settings.from_nothing},
             layers=layers if config.hidden_size == whole.hidden_size else (),
         )
-        self.like = compared_by_cosines(teacher)
 
 
 def student_config(teacher: EncoderConfig, changes: Mapping[str, Any]) -> EncoderConfig:

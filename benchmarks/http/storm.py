@@ -128,7 +128,9 @@ def main() -> None:
     admin = free_port()
     settings = {"POLYHEAD_ADMIN_PORT": str(admin), **dict(arguments.set)}
     with polyhead(arguments.model, settings) as server:
-        ways = {one: partial(measure, server, admin, requests, one, arguments.seconds) for one in arguments.clients}
+        ways = {
+            count: partial(measure, server, admin, requests, count, arguments.seconds) for count in arguments.clients
+        }
         results = in_turns(ways, arguments.rounds, warmup=0)
     table = Table("storm", "clients that ask again as soon as they are answered, one text a request")
     rows = [describe(count, samples, arguments.seconds) for count, samples in results.items()]

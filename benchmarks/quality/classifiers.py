@@ -46,7 +46,8 @@ def main() -> None:
     seconds = time_networks(encoders, tokenize([text for text, _ in held_out], subjects[0].tokenizer, LONGEST), "fp32")
     table = Table("classifiers", f"accuracy on {len(held_out)} sentences of film reviews")
     with tempfile.TemporaryDirectory(prefix="polyhead-classifiers-") as folder:
-        rows = [write_rows(Path(folder, to), part) for to, part in (("rows.csv", learned), ("judged.csv", held_out))]
+        files = {"rows.csv": learned, "judged.csv": held_out}
+        rows = [write_rows(Path(folder, name), part) for name, part in files.items()]
         work = [(network, seed) for network in arguments.networks for seed in range(arguments.seeds)]
         found = {}
         for number, (network, seed) in enumerate(tqdm(work, desc="training", unit="network", disable=None)):

@@ -283,7 +283,7 @@ def make_requests(artifact: Artifact, model: str) -> list[Request]:
 def running(given: argparse.Namespace) -> Iterator[tuple[Night, Prometheus]]:
     """Starts replicas, nginx and Prometheus, until the block ends."""
     first, second = Artifact.open(given.model), Artifact.open(given.other)
-    one, other = (make_requests(of, name) for of, name in ((first, first.manifest.model), (second, "other")))
+    one, other = make_requests(first, first.manifest.model), make_requests(second, "other")
     admin = [free_port() for _ in range(2)]
     given.folder.mkdir(parents=True, exist_ok=True)
     more = {"POLYHEAD_PROCESSES": "2", "POLYHEAD_MORE_MODELS": f"other={given.other.resolve()}"}

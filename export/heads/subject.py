@@ -99,9 +99,8 @@ def _read_as_exported(folder: Folder, manifest: Manifest) -> Checkpoint:
 def _pooling_to_tell(folder: Folder, manifest: Manifest) -> Pooling | None:
     """The artifact's pooling; None where the folder says itself how to pool, and so refuses to be told."""
     try:
-        adapter, allows_pickles = manifest.source.adapter, folder.allows_pickles
-        pooling = manifest.config.pooling
-        read_pipeline(folder.path, manifest.task, pooling, adapter=adapter, allows_pickles=allows_pickles)
+        pooling, adapter = manifest.config.pooling, manifest.source.adapter
+        read_pipeline(folder.path, manifest.task, pooling, adapter=adapter, allows_pickles=folder.allows_pickles)
     except UnsupportedModel:
         return None
     return manifest.config.pooling

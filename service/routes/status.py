@@ -114,9 +114,9 @@ class AddModel(RequestModel):
     """What `POST /admin/models` takes."""
 
     artifact: Annotated[str, Field(pattern=f"^{_NAME}$")]
-    """name of a directory in `--model-store`"""
+    """a directory of `--model-store`, named in letters, digits, `.`, `_` and `-`"""
     name: Annotated[str, Field(pattern=f"^{_NAME}$")] | None = None
-    """what requests choose it by, besides its own name"""
+    """a name of the same characters, which requests choose it by, besides its own name"""
 
 
 class ModelState(AnswerModel):

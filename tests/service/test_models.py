@@ -288,7 +288,7 @@ def test_what_cannot_be_loaded_is_said_and_changes_nothing(operated: Both, leave
     for body, status, message in (
         ({"artifact": "changed", "name": "changed"}, 422, "changed"),
         ({"artifact": "fourth"}, 404, "the store has no such directory"),
-        ({"artifact": "../third"}, 422, "artifact: expected a name of letters, digits, '.', '_' and '-'"),
+        ({"artifact": "../third"}, 422, "artifact: expected a directory of `--model-store`, named in letters, digits"),
         ({"artifact": "."}, 422, "artifact"),
         ({"artifact": "broken"}, 422, "manifest.json"),
         ({"artifact": "third", "name": "a/b"}, 422, "name"),

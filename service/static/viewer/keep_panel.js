@@ -28,7 +28,7 @@ export function bindKeep({ state, info, explorer, figure, pair, writeLink }) {
   byId("save-png").onclick = shown(async (large) => {
     const panes = shownPanes(state, figure, pair);
     if (!panes.length) return;
-    const blob = await drawPicture(`${info.model}: ${explorer.title}`, panes, detailsOf(state, large));
+    const blob = await drawPicture(`${info.manifest.model}: ${explorer.title}`, panes, detailsOf(state, large));
     saveFile(`${fileName(large)}.png`, blob);
   });
   byId("save-svg").onclick = shown((large) => {
@@ -38,7 +38,7 @@ export function bindKeep({ state, info, explorer, figure, pair, writeLink }) {
     const map = chosenMap(state, maps);
     const threshold = (state.values.threshold / 100) * map.largest;
     const model = ofOneText(map, { labels, special, palette: amountPalette("light"), threshold });
-    const svg = toSvg(`${info.model}: ${explorer.title}`, detailsOf(state, large), model);
+    const svg = toSvg(`${info.manifest.model}: ${explorer.title}`, detailsOf(state, large), model);
     saveFile(`${fileName(large)}.svg`, new Blob([svg], { type: "image/svg+xml" }));
   });
   byId("save-csv").onclick = shown((large) => {
@@ -125,7 +125,7 @@ function collect(state, info, explorer, pair) {
   const { mode, off } = state.values;
   const statistics = map === "head" && explorer.statistics;
   return {
-    model: info.model,
+    model: info.manifest.model,
     source: info.manifest.source,
     precision: info.manifest.precision,
     text,
