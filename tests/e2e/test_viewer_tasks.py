@@ -151,7 +151,9 @@ def test_the_page_says_why_one_document_is_above_another(open_viewer: OpenViewer
 
 
 @on("dot_products")
-def test_effects_are_of_directions_where_vectors_differ(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
+def test_effects_are_of_directions_where_vectors_have_lengths(
+    open_viewer: OpenViewer, viewer_server: ServerProcess
+) -> None:
     viewer = open_viewer("mode=pair&off=1.2")
     viewer.page.route("**/explain", lambda route: route.fulfill(status=422))
     show_pair(viewer)
