@@ -130,8 +130,10 @@ class TeiTruncation(RequestModel):
 
     truncate: bool | None = None
     """cut them, unless false"""
-    truncation_direction: Literal["Right", "right", "Left", "left"] = "Right"
-    """the end that is cut"""
+    truncation_direction: Annotated[
+        Literal["Right", "right", "Left", "left"], WithJsonSchema({"type": "string", "enum": ["Right", "Left"]})
+    ] = "Right"
+    """the end that is cut; huggingface_hub writes it in lower case"""
 
     def truncation(self) -> Truncate:
         """The same as `POST /encode` has it."""
@@ -148,8 +150,7 @@ class EncodeRequest(PromptOptions, ModelChoice):
                     "inputs": ["The cat sat on the mat."],
                     "attention": {"layers": "last", "heads": [0, 1], "queries": "cls"},
                 }
-            ],
-            "oneOf": [{"required": ["inputs"]}, {"required": ["pairs"]}],
+            ]
         }
     )
 

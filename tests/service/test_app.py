@@ -62,6 +62,15 @@ def test_document_leaves_out_what_no_port_has(document: dict[str, Any], serve: S
     assert missing == {"/admin/models", "/admin/models/{model}"}
 
 
+def test_generators_of_clients_make_a_class_of_each_body(document: dict[str, Any]) -> None:
+    # openapi-python-client gives up at values that differ in case only, and types a body with `oneOf` as Any.
+    for name, schema in document["components"]["schemas"].items():
+        assert "properties" not in schema or "oneOf" not in schema, name
+        for field, value in schema.get("properties", {}).items():
+            values = [str(one).upper() for one in value.get("enum", ())]
+            assert len(values) == len(set(values)), (name, field)
+
+
 def test_every_failure_in_the_document_has_the_body_of_its_api_and_examples(document: dict[str, Any]) -> None:
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -94,7 +103,6 @@ def test_document_describes_request_and_answer(document: dict[str, Any]) -> None
     assert operation["requestBody"]["required"]
     reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
     schema = document["components"]["schemas"][reference.rsplit("/", 1)[1]]
-    assert schema["oneOf"] == [{"required": ["inputs"]}, {"required": ["pairs"]}]
     assert schema["additionalProperties"] is False
     assert all("description" in field for field in schema["properties"].values())
     assert {parameter["name"] for parameter in operation["parameters"]} == {"X-Request-Id", "X-Request-Timeout"}
