@@ -87,6 +87,10 @@ class EmbeddingsRequest(PromptOptions, ModelChoice):
     it has to be the adapter's"""
     late_chunking: Literal[False] | None = None
     """Jina's; every text is read by itself"""
+    embedding_type: Literal["float", "base64"] | VectorFormat | None = None
+    """Jina's name of `encoding_format`"""
+    normalized: bool | None = None
+    """Jina's name of `normalize` of `POST /encode`"""
 
     def cut(self) -> Truncate:
         """What happens to texts that are too long."""
@@ -142,9 +146,10 @@ async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
     """One vector an input, in their order."""
     runner = services_of(request).runner()
     check_token_ids(body.input, runner)
-    form = body.output_dtype if is_quantized(body.output_dtype) else body.encoding_format
+    form = body.output_dtype if is_quantized(body.output_dtype) else body.embedding_type or body.encoding_format
     wanted = EncodeRequest(
         inputs=body.input,
+        normalize=body.normalized,
         truncate=body.cut(),
         dimensions=body.dimensions or body.output_dimension,
         prompt_name=_prompt_name(body, runner.manifest),

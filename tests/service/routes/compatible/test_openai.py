@@ -98,6 +98,15 @@ def test_voyages_client_is_answered(served: Served, own: dict[str, Any]) -> None
     np.testing.assert_array_equal(vector, np.float32(served.encode({"inputs": "cat", **own}).json()["embeddings"][0]))
 
 
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("form", ["float", "base64", "binary"])
+def test_jinas_clients_are_answered(served: Served, form: str, normalized: bool) -> None:
+    body = {"input": ["cat"], "late_chunking": False, "embedding_type": form, "normalized": normalized}
+    (found,) = served.client.post("/v1/embeddings", json={**body, "dimensions": 8}).json()["data"]
+    own = {"inputs": "cat", "dimensions": 8, "encoding_format": form, "normalize": normalized}
+    assert [found["embedding"]] == served.encode(own).json()["embeddings"]
+
+
 def test_unknown_fields_are_refused_as_openai_does_and_ignored_as_infinity_does(served: Served) -> None:
     body = {"input": "cat", "input_type": "query", "modality": "text"}
     assert served.client.post("/v1/embeddings", json=body).status_code == 422
