@@ -80,7 +80,7 @@ class PredictRequest(TeiTruncation, ModelChoice):
     overlap: Annotated[int, Field(ge=0)] | None = None
     """tokens that neighbouring windows of a long text share; not beside `truncate`, which reads none"""
     parameters: PredictParameters | None = None
-    """the same by the names of huggingface_hub"""
+    """the same by the names of huggingface_hub; the labels of one text then come in a list of one"""
 
     def entities(self) -> EntityRequest:
         """How tokens are grouped.
@@ -144,7 +144,8 @@ async def answer_predict(request: Request, body: PredictRequest) -> Response:
     applied: ScoreActivation = "identity" if function is None or function == "none" else function
     count = len(inputs or pairs or ())
     encoded, found = await _classify(request, wanted, count, INPUTS, applied=applied, top_k=parameters.top_k)
-    return await json_response(request, found if is_batch else found[0], encoded)
+    # Clients that send `parameters` return the first list of the answer, as Hugging Face's own API has it.
+    return await json_response(request, found if is_batch or body.parameters is not None else found[0], encoded)
 
 
 async def _answer_entities(request: Request, body: PredictRequest) -> Response:

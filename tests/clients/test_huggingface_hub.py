@@ -30,11 +30,11 @@ def test_sentence_similarity(url: str, encode: Any, texts: list[str], path: str)
 
 @pytest.mark.parametrize("path", ["", "/predict"])
 def test_text_classification(classifier_url: str, path: str) -> None:
-    found: Any = InferenceClient(model=classifier_url + path).text_classification("the cat")
-    expected = httpx.post(f"{classifier_url}/encode", json={"inputs": "the cat"}).json()
-    best = int(np.argmax(expected["scores"][0]))
-    assert found.label == expected["labels"][best]
-    assert found.score == pytest.approx(expected["scores"][0][best], abs=1e-6)
+    client = InferenceClient(model=classifier_url + path)
+    expected = httpx.post(f"{classifier_url}/predict", json={"inputs": "the cat"}).json()
+    for top_k in (None, 2):
+        found = client.text_classification("the cat", top_k=top_k)
+        assert [{"label": one.label, "score": one.score} for one in found] == expected[:top_k]
 
 
 @pytest.mark.parametrize("path", ["", "/predict"])

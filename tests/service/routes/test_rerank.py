@@ -146,7 +146,7 @@ def test_predict_takes_texts_and_pairs_and_classify_texts(client: Client, classi
         assert found["score"] == pytest.approx(wanted["score"], abs=TOLERANCE)
     for function in ("none", "sigmoid", "softmax"):  # as huggingface_hub asks for one
         (expected,) = reference(["the cat"], function_to_apply=function, top_k=2)
-        found = post(asked, "/predict", inputs="the cat", parameters={"function_to_apply": function, "top_k": 2})
+        (found,) = post(asked, "/predict", inputs="the cat", parameters={"function_to_apply": function, "top_k": 2})
         assert [entry["label"] for entry in found] == [entry["label"] for entry in expected]
         np.testing.assert_allclose(
             [entry["score"] for entry in found], [entry["score"] for entry in expected], atol=TOLERANCE, rtol=0
