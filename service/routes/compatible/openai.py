@@ -17,6 +17,7 @@ from starlette.responses import Response
 from model.artifact import Manifest
 from service.answers.packing import as_base64
 from service.answers.vectors import is_quantized
+from service.context import context_of
 from service.errors import Invalid, ModelNotFound, NotReady
 from service.http.response import JSON
 from service.http.route import Route, answer_document
@@ -32,6 +33,7 @@ from service.wire import JINA, AnswerModel
 
 TAG = "OpenAI"
 EXAMPLE = {
+    "id": "4b8c",
     "object": "list",
     "data": [{"object": "embedding", "index": 0, "embedding": [0.0312, -0.0519, 0.0447]}],
     "model": "sentence-transformers/all-MiniLM-L6-v2",
@@ -119,6 +121,8 @@ class EmbeddingsUsage(AnswerModel):
 class EmbeddingsAnswer(AnswerModel):
     """OpenAI's answer."""
 
+    id: str
+    """the request's; Mistral's client wants one"""
     object: Literal["list"]
     data: list[Embedding]
     model: str
@@ -159,7 +163,7 @@ async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
     require_task(request, "embedding")
     encoded = await run_for(request, wanted, names=InputNames("input"))
     answer = await offload(partial(make_answer, encoded, form), encoded.sizes.floats)
-    return await json_response(request, answer, encoded)
+    return await json_response(request, {"id": context_of(request.scope).request_id, **answer}, encoded)
 
 
 def _prompt_name(body: EmbeddingsRequest, manifest: Manifest) -> str | None:

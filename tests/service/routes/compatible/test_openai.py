@@ -34,6 +34,7 @@ def test_answer_is_openais_with_the_vectors_of_encode(served: Served, path: str,
     assert [entry["embedding"] for entry in answer["data"]] == expected
     assert [entry["index"] for entry in answer["data"]] == list(range(len(answer["data"])))
     assert answer["model"] == MODEL_NAME
+    assert answer["id"] == response.headers["x-request-id"]  # Mistral's client refuses an answer without one
     tokens = served.encode({"inputs": inputs}).json()["usage"]["tokens"]
     assert answer["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
     assert "x-truncated-inputs" not in response.headers
