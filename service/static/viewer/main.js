@@ -49,13 +49,6 @@ async function start() {
   bindExamples(state, examples, info.manifest.model);
   if (isFirstVisit && !state.text.trim() && !location.hash) takeExample(state, examples[0], info.manifest.model);
   page = new Page({ state, info, notices });
-  hideLinksOfOtherPort();
-}
-
-/** The documents and metrics may be served at another port (`--admin-port`), which this page does not know. */
-async function hideLinksOfOtherPort() {
-  const { status } = await fetch("docs", { method: "HEAD" }).catch(() => ({}));
-  for (const id of ["docs", "openapi", "metrics"]) byId(id).hidden = status === 404;
 }
 
 function bindKeyForm() {
