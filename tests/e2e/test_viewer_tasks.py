@@ -295,6 +295,7 @@ def test_a_multi_vector_model_shows_what_a_token_found(open_viewer: OpenViewer, 
     rows = viewer.page.locator("#matches-rows tr")
     expect(rows).to_have_count(len(entry["matches"]))
     expect(viewer.page.locator("#matches-document")).to_have_text(document)
+    expect(viewer.page.locator("#why")).to_be_hidden()  # its scores are not explained by words
     place = next(at for at, match in enumerate(entry["matches"]) if match["offsets"][1])
     match = entry["matches"][place]
     assert rows.nth(place).locator("bdi").all_text_contents() == [match["query_token"], match["token"]]

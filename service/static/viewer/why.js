@@ -27,7 +27,8 @@ export class WhyPanel {
     this.#kind = kindOf(info);
     this.#hasGraph = "explain.onnx" in info.manifest.files;
     this.#defaults = info.manifest.defaults;
-    byId("why").hidden = this.#kind === "other";
+    const canExplain = this.#kind === "embedding" || (this.#kind === "scoring" && this.#hasGraph);
+    byId("why").hidden = !canExplain;
     byId("why-rank").onclick = () => this.#rank();
     for (const id of ["why-a", "why-b"]) byId(id).onchange = () => this.#explain();
   }
@@ -67,7 +68,6 @@ export class WhyPanel {
     const { query, documents } = this.#ranked;
     const chosen = ["why-a", "why-b"].map((id) => documents[Number(byId(id).value)]);
     byId("why-answer").replaceChildren();
-    if (!this.#canExplain) return this.#say("This server cannot say which words a score comes from.");
     const signal = this.#turns.explain.begin();
     await this.#guard(signal, async () => {
       const answers = await Promise.all(chosen.map(({ text }) => explainWords(...this.#question(query, text), signal)));
@@ -84,10 +84,6 @@ export class WhyPanel {
     const { prompts, default_prompt_name: byDefault, similarity } = this.#defaults;
     const before = (names) => prompts[names.find((name) => name in prompts) ?? byDefault] ?? "";
     return [before(QUERY) + query, before(DOCUMENT) + document, { through, similarity, prompt: "" }];
-  }
-
-  get #canExplain() {
-    return this.#kind === "embedding" || (this.#kind === "scoring" && this.#hasGraph);
   }
 
   #tables(a, b) {
