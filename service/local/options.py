@@ -190,7 +190,8 @@ def read_classify_call(
         Invalid: as `read_call`; or an output that is no score.
     """
     if manifest.task != "classification":
-        raise WrongTask(f"{manifest.model} is for {manifest.task.replace('_', '-')}: only a classifier has labels")
+        task = manifest.task.replace("_", "-")
+        raise WrongTask(f"{manifest.model} is for {task}: only a classifier has labels of whole texts")
     request, given = read_call(inputs, pairs, options)
     if request.output != "pooled":
         raise Invalid.at("output", f'labels are answered here, not "{request.output}"; `encode` has them')

@@ -67,7 +67,7 @@ def test_labels_of_a_classifier_and_labels_of_ones_own(
     (line,) = lines_of(capsys)
     assert line.split()[1] in {"b", "9"}
     assert main(["classify", "a", "--model", str(embedder.artifact)]) == 1
-    assert "only a classifier has labels" in capsys.readouterr().err
+    assert "only a classifier has labels of whole texts" in capsys.readouterr().err
 
 
 def test_no_texts_are_a_wrong_command_line(embedder: TaskArtifact, capsys: pytest.CaptureFixture[str]) -> None:
