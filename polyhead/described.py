@@ -136,6 +136,7 @@ def _parameter(name: str, action: argparse.Action) -> inspect.Parameter:
         kind = Annotated[bool, typer.Option(*action.option_strings, help=text, show_default=False)]
     else:
         metavar = metavar or (f"[{'|'.join(choices)}]" if choices else action.dest.upper())
+        metavar += " ..." if action.nargs == "+" else ""
         kind = Annotated[str | None, typer.Option(*action.option_strings, metavar=metavar, **shown)]
     default = False if action.nargs == 0 else None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)

@@ -11,7 +11,7 @@ from polyhead.cli import main
 from tests.train.conftest import read_back
 from train.cli import COMMANDS, parser
 from train.folder import RECORD
-from train.settings import CHECKPOINT
+from train.settings import CHECKPOINT, KINDS
 
 SHORT = ["--epochs", "0.2", "--batch-size", "8", "--evaluations", "1"]
 
@@ -71,6 +71,15 @@ def test_a_command_has_its_own_learning_rate(name: str, rate: float) -> None:
     given = [name, *needed.split(), "file", "--output", "folder"]
     assert parser().parse_args(given).learning_rate == rate
     assert parser().parse_args([*given, "--learning-rate", "0.5"]).learning_rate == 0.5
+
+
+def test_a_flag_of_several_values_may_also_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["heal", "--output", "o", "--texts", "a", "b", "--texts", "c"]
+    options = parser().parse_args([*given, "--only", "heads", "--only", "layers"])
+    assert (options.texts, options.only) == ([Path("a"), Path("b"), Path("c")], ["heads", "layers"])
+    assert tuple(parser().parse_args(given).only) == KINDS
+    assert main(["train", "heal", "--help"]) == 0
+    assert "--texts FILE ... " in capsys.readouterr().out
 
 
 def test_labels_of_tokens_have_no_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
