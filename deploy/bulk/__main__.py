@@ -141,7 +141,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Encode a corpus: Parquet, JSON lines, CSV, or text files with a text a line.",
     )
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact, at this path on every node")
-    parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help="files or folders, or URIs")
+    parser.add_argument(
+        "--input", action="extend", nargs="+", required=True, metavar="PATH", help="files or folders, or URIs"
+    )
     parser.add_argument("--output", required=True, metavar="FOLDER", help="for the result; a URI works, too")
     parser.add_argument(
         "--id-column",

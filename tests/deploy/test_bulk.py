@@ -318,6 +318,8 @@ def test_says_what_is_wrong_before_ray_starts(
     }.items():
         assert main(command(embedder.artifact, corpus, output, *more)[3:]) == 1
         assert message in capsys.readouterr().err
+    assert main(command(embedder.artifact, tmp_path / "gone", output, "--input", str(corpus))[3:]) == 1
+    assert "gone is not there" in capsys.readouterr().err  # of two --input both count
 
 
 def test_on_a_machine_that_is_a_node_already_ray_leaves_nothing_behind(
