@@ -274,6 +274,17 @@ def test_models_come_and_go(operated: Both) -> None:
     assert client.get("/readyz").status_code == 200
 
 
+def test_a_model_that_loads_at_last_takes_the_failed_ones_place(operated: Both) -> None:
+    models = operated.services.models
+    failed = models.find("one")
+    failed._runner = None
+    failed.fail("cannot load it")
+    for body, names in ((ADD, ["one", "two", "three"]), ({**ADD, "name": "one"}, ["one", "two", "three"])):
+        states = operated.client.post("/admin/models", json=body).json()["models"]
+        assert [state["name"] for state in states] == names
+    assert [(state["ready"], state["failure"]) for state in states] == [(True, "")] * 3
+
+
 @pytest.mark.parametrize("leaves_room", [True, False])
 def test_what_cannot_be_loaded_is_said_and_changes_nothing(operated: Both, leaves_room: bool) -> None:
     models, store = operated.services.models, operated.settings.model_store
