@@ -1,13 +1,15 @@
 """Log lines: one JSON object a line, one line a request, never a caller's text.
 
 An exception's message may quote the text that it failed on, so of a traceback only places and exception types are
-written. The message of a cause inside the backend is written too: the backend gets token ids and never a text.
+written. The message of a cause inside the backend is written too: the backend gets token ids and never a text. Of a
+call that the system refused its reason is.
 """
 
 import contextlib
 import functools
 import json
 import logging
+import os
 import select
 import sys
 import time
@@ -237,6 +239,8 @@ def describe(error: BaseException) -> dict[str, Any]:
     described: dict[str, Any] = {"type": type(error).__qualname__, "at": places}
     if isinstance(error, ServiceError):
         described["message"] = error.message
+    elif isinstance(error, OSError) and error.errno:
+        described["message"] = os.strerror(error.errno)  # not the error's own words
     cause = error.__cause__ or error.__context__
     if cause is not None:
         described["cause"] = describe(cause)

@@ -24,6 +24,7 @@ and the parent
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import socket
 from collections.abc import AsyncIterator
@@ -163,5 +164,5 @@ def take_connection(channel: socket.socket) -> socket.socket | None:
     if not mark:
         return None
     if not descriptors:
-        raise OSError("a connection was lost: no descriptor is left for it")
+        raise OSError(errno.EMFILE, "a connection was lost: no descriptor is left for it")
     return socket.socket(fileno=descriptors[0])

@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import io
 import json
@@ -94,8 +95,9 @@ def test_traceback_has_places_but_no_message(lines: io.BytesIO) -> None:
     assert "test_traceback_has_places_but_no_message" in described["at"][0]
 
 
-def test_our_own_errors_and_causes_inside_the_backend_keep_their_message() -> None:
+def test_our_own_errors_the_systems_and_causes_inside_the_backend_keep_their_message() -> None:
     assert logs.describe(TooLarge("over the limit"))["message"] == "over the limit"
+    assert logs.describe(OSError(errno.EMFILE, TEXT))["message"] == "Too many open files"
     error = InferenceFailed("inference failed")
     error.__cause__ = RuntimeError("bad kernel")
     assert logs.describe(error)["cause"]["message"] == "bad kernel"
