@@ -165,13 +165,14 @@ class Supervisor:
     def _on_end(self, child: ChildProcess, code: int) -> None:
         self._metrics.keep(child)
         was_serving = self._children.remove(child)
+        if code or (was_serving and not self._children.is_ending):
+            logger.error("process %d ended", child.index, extra={"fields": {"pid": child.pid, "code": code}})
         if self._children.is_ending:
             self._code = self._code or (FAILED if code else os.EX_OK)
             self._note_end()
         elif was_serving and not self._has_been_ready:
             self._give_up("a process ended before all were ready")
         elif was_serving and child.index not in self._replacing:
-            logger.error("process %d ended", child.index, extra={"fields": {"pid": child.pid, "code": code}})
             self._start(self._restart(child.index, child.was_ready))
 
     async def _restart(self, index: int, was_ready: float | None = None) -> None:

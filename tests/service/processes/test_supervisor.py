@@ -297,6 +297,15 @@ def test_a_model_that_does_not_load_ends_the_service_at_once(fake_artifact: Path
         assert "a process ended before all were ready: the service ends" in server.log
 
 
+def test_the_log_says_what_ended_a_process_that_loads(fake_artifact: Path, tmp_path: Path) -> None:
+    with processes(fake_artifact, 2, FAKE_LOAD_UNTIL=str(tmp_path / "never")) as server:
+        server.wait_for_line("process 1 started")
+        os.kill(pids(server)[1], signal.SIGKILL)
+        assert server.wait() == 1
+        codes = [record["code"] for record in server.records() if record["message"] == "process 1 ended"]
+        assert codes == [-signal.SIGKILL]
+
+
 @pytest.mark.slow
 def test_the_service_ends_when_processes_keep_dying(fake_artifact: Path, tmp_path: Path) -> None:
     may_load = tmp_path / "loads-as-long-as-this-is-here"
