@@ -93,16 +93,24 @@ def test_defaults_are_the_production_overlay(tmp_path: Path) -> None:
 
 def test_values_change_what_they_name(tmp_path: Path) -> None:
     off = {"autoscaling": {"enabled": False}, "monitoring": {"enabled": False}, "keysSecret": "", "image": "other:1"}
+    grace = {"terminationGracePeriodSeconds": 150}
     # Numbers as `--set` and a file of values give them; an API server refuses a ConfigMap that has any.
-    numbers = {"POLYHEAD_WORKERS": 4, "POLYHEAD_MAX_HELD_BODY_BYTES": 134217728, "POLYHEAD_TRACE_SHARE": 0.5}
+    numbers = {
+        "POLYHEAD_ADMIN_PORT": 9001,
+        "POLYHEAD_WORKERS": 4,
+        "POLYHEAD_MAX_HELD_BODY_BYTES": 134217728,
+        "POLYHEAD_TRACE_SHARE": 0.5,
+    }
     settings = {**VALUES["settings"], **numbers}
-    found = render({**VALUES, **off, "settings": settings}, "elsewhere", tmp_path)
+    found = render({**VALUES, **off, **grace, "settings": settings}, "elsewhere", tmp_path)
     assert {kind for kind, _ in found} & {"ScaledObject", "PodMonitor", "PrometheusRule"} == set()
     assert {item["metadata"]["namespace"] for item in found.values()} == {"elsewhere"}
     spec = found["Deployment", "polyhead"]["spec"]
     (container,) = spec["template"]["spec"]["containers"]
     assert (spec["replicas"], container["image"]) == (2, "other:1")
     assert "volumeMounts" not in container
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"http": 8000, "admin": 9001}
+    assert spec["template"]["spec"]["terminationGracePeriodSeconds"] == 150
     assert found["ConfigMap", "polyhead"]["data"] == {name: str(value) for name, value in settings.items()}
 
 
