@@ -9,7 +9,7 @@ from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
@@ -29,7 +29,8 @@ class OpenTelemetryTracing:
     """Starts a span for every request, sampled as its caller decided; of the others a share, from 0 to 1."""
 
     def __init__(self, processor: SpanProcessor, *, share: float) -> None:
-        resource = Resource.create({SERVICE_NAME: DISTRIBUTION, SERVICE_VERSION: own_version()})
+        own = Resource.create({SERVICE_NAME: DISTRIBUTION, SERVICE_VERSION: own_version()})
+        resource = own.merge(OTELResourceDetector().detect())  # what OTEL_... variables say wins
         sampler = ParentBased(TraceIdRatioBased(share))
         self._provider = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(processor)

@@ -238,6 +238,12 @@ def test_process_sends_its_spans_before_it_ends(fake_artifact: Path, collector: 
     assert headers["traceparent"].startswith(f"00-{TRACE}-")
 
 
+def test_operators_name_the_service_as_the_sdk_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "minilm")
+    tracing = OpenTelemetryTracing(SimpleSpanProcessor(InMemorySpanExporter()), share=1.0)
+    assert tracing._provider.resource.attributes["service.name"] == "minilm"
+
+
 def test_collector_that_is_gone_harms_nobody(serve: Serve) -> None:
     tracing = open_tracing("http://127.0.0.1:9/v1/traces", 1.0)
     assert tracing is not None
