@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, create_model, model_validator
+from pydantic import Field, SecretStr, ValidationError, create_model, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict
 
 from model.artifact import ArtifactError, read_manifest
@@ -151,6 +151,13 @@ class Settings(BaseSettings):
     def named_models(self) -> list[tuple[str, Path]]:
         """The artifacts, each with the name that it was given, if any."""
         return [_named(given) for given in (str(self.model), *split_list(self.more_models))]
+
+    @field_validator("model", "model_store", "uds", "api_keys_file", mode="before")
+    @classmethod
+    def _is_given(cls, path: Any) -> Any:
+        if path == "":  # else a variable that a template left empty would mean the working directory
+            raise ValueError("expected a path, or not to be set")
+        return path
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:

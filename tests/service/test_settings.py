@@ -122,3 +122,11 @@ def test_keys_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch, given: 
     monkeypatch.setenv("POLYHEAD_API_KEYS", given)
     with pytest.raises(SettingsError, match="POLYHEAD_API_KEYS.* holds no key"):
         read_settings(["--model", "any"])
+
+
+@pytest.mark.parametrize("name", ["MODEL", "MODEL_STORE", "UDS", "API_KEYS_FILE"])
+def test_a_path_that_is_empty_is_not_the_working_directory(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("POLYHEAD_MODEL", "any")
+    monkeypatch.setenv(f"POLYHEAD_{name}", "")
+    with pytest.raises(SettingsError, match=rf"\(POLYHEAD_{name}\): expected a path"):
+        read_settings([])
