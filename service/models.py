@@ -268,6 +268,7 @@ class Models:
         async with self._changing:
             if model not in self._served or len(self) == 1:
                 raise ModelNotFound("no such model any more, or it is the last one", param="model")
+            logger.info("removing a model", extra={"fields": {"model": model.name}})
             await self._take_out(model, timeout)
 
     async def _take_out(self, model: ServedModel, timeout: float) -> None:

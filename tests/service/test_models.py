@@ -251,7 +251,8 @@ STORE = ("--admin-port", "8001", "--model-store")
 ADD = {"artifact": "third", "name": "three"}
 
 
-def test_models_come_and_go(operated: Both) -> None:
+def test_models_come_and_go(operated: Both, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "service.models")
     client = TestClient(operated.client.app, base_url="http://testserver:8000")
     encode = {"inputs": TEXT, "model": "three"}
     assert client.post("/encode", json=encode).status_code == 404
@@ -264,6 +265,7 @@ def test_models_come_and_go(operated: Both) -> None:
     assert (owned.status_code, "served as one: remove it by that name" in owned.text) == (404, True)
     for name in ("three", "one"):
         assert operated.client.delete(f"/admin/models/{name}").status_code == 200
+    assert [record.getMessage() for record in caplog.records] == ["removing a model"] * 2
     assert operated.backends["one"].is_closed
     assert operated.engines["two"].batcher.executor.cores is not None
     assert not operated.backends["two"].is_closed
