@@ -80,12 +80,14 @@ class EncodeShards:
         self._tally = tally
 
     def __call__(self, batch: Mapping[str, Sequence[Shard]]) -> dict[str, list[str]]:
-        """Names of the shard's chunks, or what is wrong with its file; its figures go to the tally."""
+        """Names of the shard's chunks, or what is wrong with its file or the output; its figures go to the tally."""
         (shard,) = batch["shard"]
         try:
             told = dict(self._encode(shard))
         except WrongCorpus as error:
             return {"name": [""], "wrong": [str(error)]}
+        except OSError as error:  # a disk that is full; raised, it would come out between Ray's own lines
+            return {"name": [""], "wrong": [f"cannot encode {shard.source.uri} into {self._output.uri}: {error}"]}
         ray.get(list(told.values()))  # or the run could end, and its figures be read, before the tally has them
         return {"name": list(told), "wrong": [""] * len(told)}
 
@@ -136,7 +138,7 @@ def encode_corpus(
         Names of all chunks of the corpus.
 
     Raises:
-        WrongCorpus: a file cannot be read to its end, or lacks a column.
+        WrongCorpus: a file cannot be read to its end, or lacks a column, or the output cannot be written.
     """
     context = DataContext.get_current()
     context.enable_progress_bars = False  # ours is one line

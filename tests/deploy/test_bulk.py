@@ -4,6 +4,7 @@ Ray is large and no part of `make test`: `make bulk-check` installs it into an e
 A run takes seconds to begin, so each of the few runs here shows all that it can.
 """
 
+import errno
 import json
 import os
 import pty
@@ -281,6 +282,21 @@ def test_a_shard_is_done_when_the_tally_has_its_figures(
     assert encode({"shard": [Shard(source, 0, 1)]})["name"] == told
     assert waited == [f"receipt of {name}" for name in told]
     assert len(waited) == 1
+
+
+def test_an_output_that_cannot_be_written_is_said_in_a_line(
+    tmp_path: Path, embedder: TaskArtifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space is left")
+
+    monkeypatch.setattr(Output, "write", write)
+    (tmp_path / "a.txt").write_text("cat\n")
+    (source,) = find_sources([(tmp_path / "a.txt").as_uri()])
+    output = (tmp_path / "output").as_uri()
+    encode = EncodeShards(TextEncoder.load, str(embedder.artifact), output, Columns(), None)
+    wrong = f"cannot encode {source.uri} into {output}: [Errno 28] no space is left"
+    assert encode({"shard": [Shard(source, 0, 1)]}) == {"name": [""], "wrong": [wrong]}
 
 
 @pytest.mark.parametrize(
