@@ -218,9 +218,17 @@ def exported(wanted: Wanted) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where exports are kept: `POLYHEAD_CACHE`, else below the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get(CACHE_VARIABLE) or Path(base) / "polyhead")
+    """Where exports are kept: `POLYHEAD_CACHE`, else below the user's cache folder.
+
+    Raises:
+        ArtifactError: neither is named, and the user has no home folder.
+    """
+    if named := os.environ.get(CACHE_VARIABLE):
+        return Path(named)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polyhead"
+    except RuntimeError as error:
+        raise ArtifactError(f"there is no home folder for exports: name one with {CACHE_VARIABLE}") from error
 
 
 def cached_artifacts() -> list[Path]:

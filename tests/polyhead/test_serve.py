@@ -13,6 +13,7 @@ import pytest
 from export.cli import parser as export_parser
 from export.errors import SourceError
 from export.sources import Folder
+from model.artifact import ArtifactError
 from polyhead import models
 from polyhead.cli import main
 from polyhead.models import DEFAULT_ARTIFACT, Tuned, Wanted, cached_artifacts, default_artifact, exported, keep_tuned
@@ -172,6 +173,18 @@ def test_a_cache_that_cannot_be_written_to_is_said_with_the_variable_that_moves_
     expected = f"polyhead serve: exports are kept in {cache}, which cannot be written to (File exists): name another "
     assert printed.startswith(f"{expected}folder with POLYHEAD_CACHE")
     assert (exports, printed.count("\n")) == ([], 1)
+
+
+def test_a_user_without_a_home_needs_a_named_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    assert models.cache_folder() == cache
+    monkeypatch.delenv("POLYHEAD_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(ArtifactError, match="no home folder .* POLYHEAD_CACHE"):
+        models.cache_folder()
 
 
 def test_two_starts_share_one_export(exports: list[Path], asked: Asked) -> None:
