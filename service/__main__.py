@@ -9,6 +9,11 @@ import os
 # until all are there: while the model has the cores, 1.5 milliseconds of work take a hundred.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import signal
+
+if __name__ == "__main__":  # the imports take a second, in which the first process of a container would ignore it
+    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+
 import logging
 import sys
 from collections.abc import Sequence
