@@ -3,7 +3,9 @@
 import functools
 import http.server
 import json
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -204,3 +206,17 @@ def test_runs_as_the_init_container_runs_it(url: str, store: Path, volume: Path,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "tests/tiny, fp32: verified"
+
+
+def test_sigterm_ends_a_fetch_that_hangs(volume: Path) -> None:
+    script = DEPLOY / "kubernetes" / "components" / "volume" / "fetch_model.py"
+    ignoring = ["sh", "-c", 'trap "" TERM; exec "$@"', "sh"]  # as the first process of a container does
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [*ignoring, sys.executable, str(script), "--url", url, "--sha256", "0" * 64, str(volume)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with subprocess.Popen(command, cwd=ROOT, env=environment) as process:  # noqa: S603 - our own
+            connection, _ = silent.accept()
+            process.terminate()
+            assert process.wait(20) == 128 + signal.SIGTERM
+        connection.close()

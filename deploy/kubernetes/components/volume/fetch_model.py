@@ -10,6 +10,7 @@ import hashlib
 import http.client
 import importlib
 import importlib.util
+import signal
 import sys
 import urllib.parse
 import urllib.request
@@ -126,4 +127,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # The first process of a container ignores it otherwise, and a deleted pod stays for its grace period.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     sys.exit(main())
