@@ -212,6 +212,7 @@ def test_sigterm_ends_a_fetch_that_hangs(volume: Path) -> None:
     script = DEPLOY / "kubernetes" / "components" / "volume" / "fetch_model.py"
     ignoring = ["sh", "-c", 'trap "" TERM; exec "$@"', "sh"]  # as the first process of a container does
     with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(20)
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         command = [*ignoring, sys.executable, str(script), "--url", url, "--sha256", "0" * 64, str(volume)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
