@@ -8,7 +8,7 @@ from inspect import cleandoc
 
 from export.command import run_command, wait_asleep
 from train import commands
-from train.options import add_run_options
+from train.options import Store, add_run_options
 from train.settings import WEIGHTS, has_checkpoint
 
 PROGRAM = "polyhead train"
@@ -54,6 +54,7 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
             epilog=f"example:\n{example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        own.register("action", None, Store)
         if name in COMMANDS:
             add_run_options(own)  # first: a command has its own defaults for some of them
         add(own)

@@ -10,7 +10,7 @@ from typing import get_args
 
 from export.command import count, number, positive, share, whole
 from export.sources import read_json
-from train.options import OneOrMore, add_material, add_model, add_speed_options, run_recipe, settings_of, several
+from train.options import add_material, add_model, add_speed_options, run_recipe, settings_of, several
 from train.settings import KINDS, CostPrecision, RunSettings
 from train.texts import SOURCES, gather
 
@@ -43,7 +43,7 @@ def add_heal(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--only",
         choices=KINDS,
-        action=OneOrMore,
+        nargs="+",
         default=KINDS,
         metavar="KIND",
         help="what --faster removes: heads, neurons, layers",
@@ -90,17 +90,12 @@ def add_texts(made: argparse.ArgumentParser) -> None:
     """Adds the kinds of text, and the sentences to leave out."""
     made.add_argument("--output", type=Path, required=True, metavar="FILE", help="file to write, one text a line")
     made.add_argument(
-        "--kinds",
-        choices=SOURCES,
-        action=OneOrMore,
-        default=[*SOURCES],
-        metavar="KIND",
-        help=f"of {', '.join(SOURCES)}",
+        "--kinds", choices=SOURCES, nargs="+", default=[*SOURCES], metavar="KIND", help=f"of {', '.join(SOURCES)}"
     )
     made.add_argument(
         "--exclude",
         type=Path,
-        action=OneOrMore,
+        nargs="+",
         default=[],
         metavar="FILE",
         help="sentences to leave out, such as a benchmark's",
@@ -206,7 +201,7 @@ def add_contrast(made: argparse.ArgumentParser) -> None:
         help="texts in memory at a time, for large batches (default: all)",
     )
     made.add_argument(
-        "--dimensions", type=count, action=OneOrMore, default=[], metavar="D", help="sizes at which vectors may be cut"
+        "--dimensions", type=count, nargs="+", default=[], metavar="D", help="sizes at which vectors may be cut"
     )
 
 
@@ -276,12 +271,10 @@ MEASURED_STEPS = 6
 def add_sweep(made: argparse.ArgumentParser) -> None:
     """Adds the teacher, the rows and how long they are trained."""
     add_model(made, "whose vectors are learned: artifact, folder or hub id (the default model)")
-    made.add_argument("--texts", type=Path, action=OneOrMore, required=True, metavar="FILE", help="texts, one a line")
+    made.add_argument("--texts", type=Path, nargs="+", required=True, metavar="FILE", help="texts, one a line")
     made.add_argument("--held-out", type=Path, metavar="FILE", help="texts to judge by (default: 2 %% of the texts)")
     made.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write; finished runs stay")
-    made.add_argument(
-        "--heads", type=count, action=OneOrMore, default=HEADS, metavar="H", help="numbers of heads (1 to 32)"
-    )
+    made.add_argument("--heads", type=count, nargs="+", default=HEADS, metavar="H", help="numbers of heads (1 to 32)")
     made.add_argument(
         "--full", action="store_true", help=f"{_said(FULL)}, embeddings from nothing too (default: {_said(SMALL)})"
     )
@@ -336,12 +329,7 @@ def add_orders(made: argparse.ArgumentParser) -> None:
         "--pairs", type=Path, required=True, metavar="CSV", help="text, text, rating: what loss_gradient is taken on"
     )
     made.add_argument(
-        "--shares",
-        type=share,
-        action=OneOrMore,
-        default=SHARES,
-        metavar="SHARE",
-        help="of the heads that go (0.2 to 0.6)",
+        "--shares", type=share, nargs="+", default=SHARES, metavar="SHARE", help="of the heads that go (0.2 to 0.6)"
     )
     made.add_argument("--seeds", type=several, default=3, metavar="N", help="runs of each (default: %(default)s)")
     made.add_argument("--gate-steps", type=count, default=60, metavar="N", help="of learning gates (default: 60)")
@@ -383,9 +371,7 @@ TASKS = ("own token", "agreement", "one key", "count of three", "two offsets", "
 def add_patterns(made: argparse.ArgumentParser) -> None:
     """Adds the tasks and how long each network is trained."""
     made.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write; what is done stays")
-    made.add_argument(
-        "--tasks", choices=TASKS, action=OneOrMore, default=TASKS, metavar="TASK", help=f"of {', '.join(TASKS)}"
-    )
+    made.add_argument("--tasks", choices=TASKS, nargs="+", default=TASKS, metavar="TASK", help=f"of {', '.join(TASKS)}")
     made.add_argument("--seeds", type=several, default=5, metavar="N", help="networks a row (default: %(default)s)")
     made.add_argument(
         "--steps", type=count, default=1000, metavar="N", help="at most, of 64 texts (default: %(default)s)"

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -23,16 +23,14 @@ def add_model(made: argparse.ArgumentParser, text: str) -> None:
     made.add_argument("model", nargs="?", metavar="MODEL", help=text)
 
 
-class OneOrMore(argparse.Action):
-    """Values behind a flag, and behind the same flag again. argparse's own action keeps the last ones alone."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, **settings: Any) -> None:
-        super().__init__(option_strings, dest, nargs="+", **settings)
+class Store(argparse.Action):
+    """What a flag does that says nothing else. One of several values may be repeated: argparse keeps the last alone."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:  # noqa: ARG002
-        """Takes the place of the default, or adds to what was given before."""
+        """Replaces the default, or adds to the values that were given before."""
         before = getattr(namespace, self.dest)
-        setattr(namespace, self.dest, values if before is self.default else [*before, *values])
+        is_further = self.nargs == "+" and before is not self.default
+        setattr(namespace, self.dest, [*before, *values] if is_further else values)
 
 
 def add_run_options(made: argparse.ArgumentParser) -> None:
@@ -104,7 +102,7 @@ def settings_of(kind: type[Settings], options: argparse.Namespace, **given: Any)
 def add_material(made: argparse.ArgumentParser) -> None:
     """Adds the texts, and what counts how much."""
     made.add_argument(
-        "--texts", type=Path, action=OneOrMore, required=True, metavar="FILE", help="texts to learn from, one a line"
+        "--texts", type=Path, nargs="+", required=True, metavar="FILE", help="texts to learn from, one a line"
     )
     made.add_argument("--held-out", type=Path, metavar="FILE", help="texts to judge by (default: 2 %% of the texts)")
     made.add_argument(
