@@ -200,7 +200,7 @@ class Models:
     def start(self, model: ServedModel, runner: Runner, load_seconds: float = 0.0) -> Mapping[str, str]:
         """Has a model answer from now on; returns what the log says of it.
 
-        It takes the place of one of its name that could not be loaded.
+        It replaces one of its name that could not be loaded.
 
         Raises:
             ValueError: another one has its name.
@@ -208,8 +208,8 @@ class Models:
         self._check_name(model, runner.manifest)
         labels = model.start(runner, load_seconds)
         if model not in self._served:
-            failed = [place for place, other in enumerate(self) if other.failure and other.name == model.name]
-            place = failed[0] if failed else len(self)
+            failed = (place for place, other in enumerate(self) if other.failure and other.name == model.name)
+            place = next(failed, len(self))
             self._served[place : place + 1] = [model]
             self.are_several = True
         self.update()

@@ -1,8 +1,8 @@
 """Log lines: one JSON object a line, one line a request, never a caller's text.
 
 An exception's message may quote the text that it failed on, so of a traceback only places and exception types are
-written. The message of a cause inside the backend is written too: the backend gets token ids and never a text. Of a
-call that the system refused its reason is.
+written. The message of a cause inside the backend is written too: the backend gets token ids and never a text. If the
+system refused a call, its reason is written.
 """
 
 import contextlib
