@@ -253,7 +253,8 @@ def _take_step(
             f"lower --learning-rate (it is {settings.learning_rate:g}) or a longer --warm-up (it is "
             f"{settings.warm_up:g}); the best network so far is in {settings.output}"
         )
-    optimizer.step()
+    with _precision(settings):  # for the products of Muon
+        optimizer.step()
     optimizer.zero_grad()
     return loss
 

@@ -23,7 +23,7 @@ from train.distillation import Weights
 from train.errors import Diverged, RunError
 from train.folder import RECORD, write_network
 from train.heal import Heal, HealSettings
-from train.optimizer import parameter_groups
+from train.optimizer import orthogonalise, parameter_groups
 from train.parallel import Processes
 from train.settings import CHECKPOINT, OptimizerName, RunSettings, head_dropout_at, rate_at
 
@@ -88,6 +88,24 @@ def test_a_resumed_run_ends_in_the_bits_of_an_uninterrupted_one(
     teacher = recipe.teacher.state_dict()
     for found, expected in ((weights(run.output), weights(whole.output)), (teacher, weights(tiny_folder))):
         assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+
+
+def test_bf16_is_for_the_products_of_muon_and_not_for_weights(
+    settings: HealSettings, run: RunSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = set()
+
+    def watched(matrix: torch.Tensor) -> torch.Tensor:
+        direction = orthogonalise(matrix)
+        seen.add(direction.dtype)
+        return direction
+
+    monkeypatch.setattr("train.optimizer.orthogonalise", watched)
+    run = replace(run, optimizer="muon", precision="bf16", epochs=0.2)
+    recipe = Heal(settings, run)
+    loop.train(recipe, run)
+    assert seen == {torch.bfloat16}
+    assert {parameter.dtype for parameter in recipe.module.parameters()} == {torch.float32}
 
 
 def test_of_equal_networks_the_one_that_learned_longest_is_kept(settings: HealSettings, run: RunSettings) -> None:
