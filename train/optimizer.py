@@ -94,12 +94,13 @@ def orthogonalise(matrix: Tensor) -> Tensor:
     """About the orthogonal matrix that is nearest to this one, [M, N]: U V' of its U S V', by Newton and Schulz.
 
     An iteration takes X to p(X X') X. In a matrix that is much wider than high, p and X X' are small beside X, and all
-    powers of X X' commute: their product is formed first, and X is multiplied once.
+    powers of X X' commute: their product is formed first, and X is multiplied once. Not under autocast: rounded to
+    bfloat16 they no longer commute, and small singular values, of which gradients have many, grow without bound.
     """
     if matrix.shape[0] > matrix.shape[1]:
         return orthogonalise(matrix.T).T
     found: Tensor = matrix / matrix.norm().clamp(min=1e-7)  # no singular value is above 1
-    if matrix.shape[1] < MUCH_WIDER * matrix.shape[0]:
+    if matrix.shape[1] < MUCH_WIDER * matrix.shape[0] or torch.is_autocast_enabled(matrix.device.type):
         for _ in range(ITERATIONS):
             found = _polynomial(found @ found.T) @ found
         return found

@@ -25,6 +25,18 @@ def test_directions_are_kept_and_made_equally_long(shape: tuple[int, int]) -> No
     torch.testing.assert_close(found, torch.diag(found.diagonal()), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(48, 48), (32, 48), (48, 192), (192, 48)])
+def test_bfloat16_rounds_directions_and_no_more(shape: tuple[int, int]) -> None:
+    """Of a gradient's kind: few of its singular values are large."""
+    left, lengths, right = torch.linalg.svd(filled(*shape), full_matrices=False)
+    matrix = left @ torch.diag(torch.logspace(0, -4, len(lengths))) @ right
+    expected = orthogonalise(matrix)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = orthogonalise(matrix)
+    assert rounded.dtype == torch.bfloat16
+    assert (rounded.float() - expected).norm() < 0.2 * expected.norm()
+
+
 def test_no_gradient_is_no_step() -> None:
     assert torch.equal(orthogonalise(torch.zeros(4, 16)), torch.zeros(4, 16))
 
