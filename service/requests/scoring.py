@@ -45,6 +45,7 @@ class TextObject(RequestModel):
 Weight = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 
 Documents = Annotated[list[str | TextObject], Field(min_length=1, fail_fast=True)]
+LaxBool = Annotated[bool, Field(strict=False)]  # RAGFlow sends "true"
 
 
 class OutputWeights(RequestModel):
@@ -94,7 +95,7 @@ class RerankRequest(TeiTruncation, Activation, ModelChoice):
     """a cross-encoder's scores as logits, instead of numbers from 0 to 1"""
     return_text: bool = False
     """TEI's: answer each document's text, too"""
-    return_documents: bool = False
+    return_documents: LaxBool = False
     """the same for `documents`"""
     top_n: Annotated[int, Field(ge=0)] | None = None
     """only the best N, 0 for all; TEI has no such field, but may give it"""
@@ -131,7 +132,7 @@ class JinaRequest(Activation, ModelChoice):
     """texts, or objects with a `text`"""
     top_n: Annotated[int, Field(ge=0)] | None = None
     """only the best N, 0 for all"""
-    return_documents: bool | None = True
+    return_documents: LaxBool | None = True
     """answer each document's text, too"""
     max_tokens_per_doc: Annotated[int, Field(ge=0)] | None = None
     """cut documents after this many tokens; 0 cuts none"""

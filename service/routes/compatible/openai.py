@@ -78,6 +78,8 @@ class EmbeddingsRequest(PromptOptions, ModelChoice):
     `"NONE"`, `"START"` and `"END"` as NVIDIA's clients send it"""
     truncation: bool | None = None
     """the same as Voyage names it"""
+    drop_params: bool | None = None
+    """LiteLLM's, which RAGFlow sends to every server; not used"""
     input_type: (
         Literal["query", "document", "passage", "search_query", "search_document", "classification", "clustering"]
         | None

@@ -23,6 +23,7 @@ FIELDS = {"model": "any-name", "user": "somebody"}
         *((path, inputs, FIELDS) for path in PATHS for inputs in ("the cat", ["the cat", "dog"], [CLS, 5, SEP])),
         ("/v1/embeddings", [[CLS, 5, SEP], [CLS, 4, 4, SEP]], FIELDS),
         *((path, "cat", NULLS) for path in PATHS),
+        ("/v1/embeddings", "cat", {"drop_params": True}),  # RAGFlow
         ("/embeddings", "cat", {"dimensions": 0}),
     ],
 )
