@@ -414,6 +414,10 @@ class Info(OpenAnswerModel):
     """What `GET /info` answers."""
 
     model: str
+    model_id: str
+    """the same as TEI names it"""
+    max_client_batch_size: int
+    """texts that one request takes however long they are, as TEI names it: its clients send no more"""
     manifest: dict[str, Any]
     """the artifact's `manifest.json`"""
     limits: dict[str, float]

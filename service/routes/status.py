@@ -62,11 +62,14 @@ async def answer_heads(request: Request) -> Response:
 
 def describe_service(runner: Runner, settings: Settings) -> dict[str, Any]:
     """What `/info` answers."""
+    longest = runner.tokenizer.max_sequence_length
     return {
         "model": runner.name,
+        "model_id": runner.name,
+        "max_client_batch_size": max(1, min(settings.max_texts, settings.max_request_tokens // longest)),
         "manifest": runner.manifest.to_dict(),
         "limits": {
-            "max_sequence_length": runner.tokenizer.max_sequence_length,
+            "max_sequence_length": longest,
             **{name: getattr(settings, name) for name in _LIMITS},
         },
         "runtime": asdict(runner.runtime),

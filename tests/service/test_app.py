@@ -135,9 +135,10 @@ def test_tokenize(shared: Served) -> None:
 
 
 def test_info_holds_manifest_limits_and_versions(serve: Serve) -> None:
-    served = serve("--max-texts", "7")
+    served = serve("--max-texts", "7", "--max-request-tokens", str(6 * MAX_LENGTH))
     info = Info.model_validate_json(served.client.get("/info").content)
-    assert info.model == MODEL_NAME
+    assert info.model == info.model_id == MODEL_NAME
+    assert info.max_client_batch_size == 6, "however long the texts are"
     assert info.manifest == json.loads(json.dumps(served.engine.manifest.to_dict()))
     assert info.limits["max_texts"] == 7
     assert info.limits["max_sequence_length"] == MAX_LENGTH
