@@ -295,6 +295,7 @@ class Distributor:
         self._stop()
         for listener in self._listeners:
             listener.close()
+        self._listeners = ()
 
     def _go_on(self) -> None:
         """Hands on waiting connections, then accepts others; tries again in a moment if no child takes them."""
@@ -304,7 +305,7 @@ class Distributor:
         if self._waiting:
             self._stop()
             loop.call_later(RETRY_SECONDS, self._go_on)
-        elif not self._is_accepting and any(listener.fileno() >= 0 for listener in self._listeners):
+        elif not self._is_accepting:
             self._is_accepting = True
             for listener in self._listeners:
                 loop.add_reader(listener, self._accept, listener)

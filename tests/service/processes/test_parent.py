@@ -296,6 +296,22 @@ def test_connections_that_no_process_takes_are_tried_again_together() -> None:
     assert asyncio.run(test()) == 1
 
 
+def test_a_connection_that_no_process_took_before_the_end_holds_it_not_up() -> None:
+    """A probe comes while all processes start, then SIGTERM; and only then one of them says that it is there."""
+
+    async def test() -> None:
+        listener, (ours, theirs) = socket.create_server(("127.0.0.1", 0)), socket.socketpair()
+        with theirs, socket.create_connection(listener.getsockname()):
+            distributor = Distributor([listener])
+            distributor.close()
+            distributor.add(late := Mock(takes_connections=False, connections=ours))
+            ours.close()
+            distributor.remove(late)
+            distributor._waiting.pop().close()
+
+    asyncio.run(test())
+
+
 def test_new_connections_go_to_processes_that_answer() -> None:
     late, busy = (
         Mock(state="ready", takes_connections=True, given=0, load=load, silence=0 if load else LATE_LOOKS)
