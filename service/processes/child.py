@@ -97,11 +97,8 @@ class ChildServer(Server):
         await self._membership.finish(self._registry)
 
     def handle_signals(self) -> None:
-        """SIGTERM asks the parent for a replacement. Ctrl-C comes to all processes, and is the parent's to follow."""
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._membership.say, "leave")
-        loop.add_signal_handler(signal.SIGINT, lambda: None)
-        loop.add_signal_handler(signal.SIGHUP, lambda: None)
+        """SIGTERM asks the parent for a replacement."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._membership.say, "leave")
 
     def on_ready(self) -> None:
         """Tells the parent, which hands connections to ready processes first."""

@@ -20,6 +20,8 @@ from service.processes.channel import Assignment, Link, Message, give_connection
 LATE_LOOKS = 3  # after which new connections go to others: 0.75 s, beside a beat of 0.25 s
 SILENT_LOOKS = 20  # after which a child counts as not answering: 5 s
 HUNG_LOOKS = 80  # after which it is killed: 20 s; Kubernetes would restart everything after 30
+PARENT_SIGNALS = (signal.SIGINT, signal.SIGHUP)
+"""A terminal sends them to all processes. No child gets them: one that still imports would die."""
 ANSWER_SECONDS = 1.0  # that a child has; then what it said last stands for it
 
 State = Literal["starting", "open", "ready", "leaving"]
@@ -67,9 +69,13 @@ class ChildProcess:
         with theirs, their_control:
             descriptors = (theirs.fileno(), their_control.fileno())
             command = (sys.executable, "-m", f"{__package__}.child", *map(str, descriptors))
-            process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=descriptors
-            )
+            unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, PARENT_SIGNALS)  # which it inherits
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=descriptors
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         ours.setblocking(False)
         control.sendall(assignment.line())
         return cls(assignment.index, process, ours, await Link.open(control))

@@ -265,6 +265,17 @@ def test_probes_tell_draining_and_a_second_signal_ends_all_at_once(fake_artifact
         assert all(is_gone(pid) for pid in pids(server).values())
 
 
+def test_ctrl_c_and_a_lost_terminal_are_the_parent_s_even_while_processes_import(fake_artifact: Path) -> None:
+    with processes(fake_artifact, 2) as server:
+        server.wait_for_line("process 1 started")
+        for pid in pids(server).values():
+            os.kill(pid, signal.SIGINT)
+            os.kill(pid, signal.SIGHUP)
+        server.wait_until_ready()
+        server.signal(signal.SIGINT)
+        assert server.wait() == 0
+
+
 @pytest.mark.parametrize("is_loading", [False, True])
 def test_processes_whose_parent_is_killed_end(fake_artifact: Path, tmp_path: Path, is_loading: bool) -> None:
     until = {"FAKE_LOAD_UNTIL": str(tmp_path / "never")} if is_loading else {}
