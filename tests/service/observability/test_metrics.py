@@ -203,3 +203,8 @@ async def test_pages_are_written_a_few_times_a_second_at_most_and_a_second_old(m
     forms = [""] * PAGES_A_SECOND + ["application/openmetrics-text"] * 20
     await asyncio.gather(*(pages.read(form, alone) for form in forms))
     assert next(asked) - before - 1 == PAGES_A_SECOND + 1, "one new page of the other form, however many ask for it"
+    now[0], before = 30.0, next(asked)
+    others = ["1.0.7", "2.0.0", "1.0", "1.0.0.1", "9.x", "abc", '"1.0.0"', ""]
+    types = {(await pages.read(f"application/openmetrics-text; version={one}", alone))[1] for one in others}
+    assert types == {content_type, (await pages.read("", alone))[1]}, "whoever names a version is kept no page of it"
+    assert next(asked) - before - 1 == PAGES_A_SECOND + 1
