@@ -139,7 +139,8 @@ def merge_snapshots(snapshots: Iterable[Snapshot]) -> Snapshot:
     merged: dict[str, dict[str, Any]] = {}
     for metric in chain.from_iterable(snapshots):
         whole = merged.setdefault(metric["name"], {**metric, "samples": {}})  # as the first process described it
-        combine = GAUGES[metric["name"]] if metric["type"] == "gauge" else add
+        is_gauge = metric["type"] == "gauge"  # one unknown is a newer version's: SIGHUP replaces all but the parent
+        combine = GAUGES.get(metric["name"], _largest) if is_gauge else add
         for name, labels, value, exemplar in metric["samples"]:
             key = (name, *labels.values())  # a metric's labels are always in one order
             number = math.nan if value is None else value

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import orjson
 import prometheus_client
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -61,14 +62,15 @@ def test_the_whole_is_what_one_process_had_counted(parts: list[tuple[list[int], 
     assert whole == one
 
 
-def test_a_gauge_that_nobody_set_yields_to_one_that_is_set() -> None:
+@pytest.mark.parametrize("name", [names.MODEL_LOAD, "of_a_newer_version"])
+def test_a_gauge_that_nobody_set_yields_to_one_that_is_set(name: str) -> None:
     def loaded(seconds: float) -> Snapshot:
         registry = CollectorRegistry()
-        Gauge(names.MODEL_LOAD, "Largest.", registry=registry).set(seconds)
+        Gauge(name, "Largest.", registry=registry).set(seconds)
         return sent(take_snapshot(registry))
 
-    assert samples(merge_snapshots([loaded(math.nan), loaded(2), loaded(1)])) == {(names.MODEL_LOAD,): 2}
-    assert math.isnan(samples(merge_snapshots([loaded(math.nan)]))[names.MODEL_LOAD,])
+    assert samples(merge_snapshots([loaded(math.nan), loaded(2), loaded(1)])) == {(name,): 2}
+    assert math.isnan(samples(merge_snapshots([loaded(math.nan)]))[name,])
 
 
 def test_of_a_process_that_ended_its_totals_stay() -> None:
