@@ -137,7 +137,9 @@ class TeiTruncation(RequestModel):
 
     def truncation(self) -> Truncate:
         """The same as `POST /encode` has it."""
-        return "start" if self.truncation_direction.lower() == "left" else self.truncate is not False
+        if self.truncate is False:
+            return False
+        return "start" if self.truncation_direction.lower() == "left" else True
 
 
 class EncodeRequest(PromptOptions, ModelChoice):

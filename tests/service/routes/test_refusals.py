@@ -340,6 +340,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": ["cat", [1]]}, "inputs: expected a text, a list of texts"),
         ({}, "inputs: Field required"),
         ({"inputs": "cat", "truncation_direction": "Up"}, "truncation_direction: Input should be 'Right', "),
+        ({"inputs": LONG, "truncate": False, "truncation_direction": "Left"}, "inputs[0]: ", 413),
     ],
     "classifier /": [
         {},
