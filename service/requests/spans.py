@@ -4,6 +4,7 @@ This is late chunking (Günther et al. 2024): the vector of a span is the mean o
 These have read the whole text, unlike those of a part that is embedded by itself.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -114,11 +115,11 @@ def _find_tokens(spans: Sequence[Span], item: TokenizedInput, shift: int, index:
     starts, ends = np.array(item.encoding.offsets, dtype=np.int64).T
     is_ordinary = (np.array(item.encoding.special_tokens_mask) == 0) & (ends > starts)
     places = np.flatnonzero(is_ordinary)
-    kept = (int(starts[places[0]]), int(ends[places[-1]])) if len(places) else (0, 0)
     characters = np.array(spans, dtype=np.int64) + shift
     ranges = np.searchsorted(ends[places] - 1, characters.T)
-    for place, (span, is_empty) in enumerate(zip(characters.tolist(), ranges[0] == ranges[1], strict=True)):
-        if item.truncated and _reaches_out(item.text or "", span, kept):
+    first, last = _kept_characters(item.text or "", starts[places], ends[places]) if item.truncated else (0, math.inf)
+    for place, ((start, end), is_empty) in enumerate(zip(characters.tolist(), ranges[0] == ranges[1], strict=True)):
+        if start < first or end > last:
             raise Invalid.at(
                 f"{PARAM}[{index}][{place}]", "reaches into what was cut off; send the text in parts, or shorter"
             )
@@ -127,7 +128,7 @@ def _find_tokens(spans: Sequence[Span], item: TokenizedInput, shift: int, index:
     return SpanTokens(places, ranges)
 
 
-def _reaches_out(text: str, span: Sequence[int], kept: tuple[int, int]) -> bool:
-    """Whether a span has more than white space outside of what was kept of its text."""
-    (start, end), (first, behind) = span, kept
-    return bool(text[start : min(end, first)].strip() or text[max(start, behind) : end].strip())
+def _kept_characters(text: str, starts: Int64Array, ends: Int64Array) -> tuple[int, int]:
+    """[start, end) of what was kept of a text, by its tokens, and of the white space around it."""
+    first, last = (int(starts[0]), int(ends[-1])) if len(starts) else (0, 0)
+    return len(text[:first].rstrip()), len(text) - len(text[last:].lstrip())

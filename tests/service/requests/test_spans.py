@@ -1,5 +1,6 @@
 """Spans of what has none (other poolings, a dense layer behind the mean), and of thousands."""
 
+import time
 import tracemalloc
 from dataclasses import replace
 from typing import Any
@@ -57,3 +58,18 @@ def test_a_thousand_long_spans_cost_what_short_ones_do(generator: np.random.Gene
         inside = [vectors[place] for place in range(start, end) if not special[place]]
         np.testing.assert_allclose(vector, np.mean(inside, axis=0, dtype=np.float64), rtol=0, atol=1e-6)
     assert peak < 8 * sum(end - start for start, end in spans) / 4
+
+
+def test_white_space_behind_a_cut_text_is_read_once() -> None:
+    encoding = KeptEncoding(["a"], [(0, 1)], [0], [0])
+    item = TokenizedInput(np.zeros(1), True, 2, encoding, ("a" + " " * 200_000 + "z",))
+
+    def seconds(end: int) -> float:
+        started = time.process_time()
+        (tokens,) = SpanPlan([[[0, end]] * 3000], 4).find_tokens([item], 0)
+        assert tokens.ranges.tolist() == [[0] * 3000, [1] * 3000]
+        return time.process_time() - started
+
+    assert seconds(200_000) < 5 * seconds(1) + 0.05
+    with pytest.raises(Invalid, match=r"spans\[0\]\[1\]: reaches into what was cut off"):
+        SpanPlan([[[0, 200_001], [0, 200_002]]], 4).find_tokens([item], 0)
