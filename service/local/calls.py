@@ -333,7 +333,7 @@ async def explain_logits(runner: Runner, plan: ExplainPlan) -> ExplainedScore:
 
 async def _tokenize(runner: Runner, plan: ExplainPlan) -> list[TokenizedInput]:
     """The texts, of any length that the model takes."""
-    texts = await runner.tokenize(plan.inputs, truncate=plan.request.truncate or True)
+    texts = await runner.tokenize(plan.inputs, names=plan.names, truncate=plan.request.truncate)
     plan.check_texts(texts, max_explained=runner.tokenizer.max_sequence_length)
     return texts
 

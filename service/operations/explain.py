@@ -15,13 +15,13 @@ from service.observability.metrics import ModelMetrics
 from service.observability.stages import StageTimer
 from service.operations.encode import check_tokens, count, observe_results, offload
 from service.requests.attention import FLOAT_BYTES, AttentionSelection, plan_axes
-from service.requests.explain import SIDES, ExplainPlan, ExplainRequest, plan_explaining
+from service.requests.explain import NAMES, SIDES, ExplainPlan, ExplainRequest, plan_explaining
 from service.requests.plan import Sizes
 from service.requests.schemas import AttentionRequest
 from service.runner import Runner
 from service.services import Services
 from service.settings import Settings
-from service.tokenization.inputs import refuse_long_texts
+from service.tokenization.inputs import Inputs, refuse_long_texts
 from service.tokenization.rows import TokenizedInput
 
 
@@ -34,9 +34,10 @@ async def explain(services: Services, context: RequestContext, request: ExplainR
     runner, settings, metrics = services.runner(), services.settings, services.model.metrics
     deadline = context.deadline(settings.request_timeout)
     plan = plan_explaining(request, runner.manifest)
-    refuse_long_texts(plan.inputs, settings.max_text_characters, names=plan.names)
+    sides = Inputs(texts=[text for text in (request.a, request.b) if text is not None])
+    refuse_long_texts(sides, settings.max_text_characters, names=NAMES)
     with StageTimer(metrics, "tokenize"):
-        texts = await runner.tokenize(plan.inputs, truncate=plan.request.truncate or True, deadline=deadline)
+        texts = await runner.tokenize(plan.inputs, names=plan.names, truncate=request.truncate, deadline=deadline)
     plan.check_texts(texts, max_explained=settings.max_explained_tokens)
     check_tokens([len(text.input_ids) for text in texts], settings.max_request_tokens, names=plan.names)
     sizes = (

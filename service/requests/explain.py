@@ -25,7 +25,7 @@ from service.requests.schemas import (
     PromptOptions,
     Usage,
 )
-from service.tokenization.inputs import InputNames, Inputs, Truncate, refuse_empty, refuse_truncated
+from service.tokenization.inputs import InputNames, Inputs, Truncate, refuse_empty
 from service.tokenization.rows import TokenizedInput
 from service.wire import AnswerModel
 
@@ -173,13 +173,12 @@ class ExplainPlan:
 
         Raises:
             Invalid: a text has no token at all.
-            TooLarge: a text is longer than the model takes and must not be cut, or than is explained.
+            TooLarge: a text is longer than is explained.
         """
         refuse_empty(texts, names=self.names)
-        if not self.request.truncate:
-            refuse_truncated(texts, names=self.names)
         if self.request.through == "network":
-            lengths, cure = [len(text.input_ids) for text in texts], 'send a shorter text, or ask for through "pooling"'
+            lengths, is_embedder = [len(text.input_ids) for text in texts], len(texts) == len(SIDES)
+            cure = "send a shorter text" + (', or ask for through "pooling"' if is_embedder else "")
             check_explained(lengths, max_explained, names=self.names, cure=cure)
 
 

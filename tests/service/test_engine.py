@@ -201,6 +201,8 @@ def test_a_failing_callback_fails_the_call(engine: Engine) -> None:
 def test_half_a_surrogate_pair_is_refused_by_its_place(engine: Engine) -> None:
     with pytest.raises(Invalid, match=r"inputs\[600\]: character 4 is half of a surrogate pair"):
         engine.encode([*random_texts(600), "cat \ud800"])
+    with pytest.raises(Invalid, match="^b: character 0 is half of a surrogate pair"):
+        engine.explain(TEXT, "\ud800")
     assert engine.encode(TEXT).items == [{"tokens": 5, "truncated": False}]
 
 

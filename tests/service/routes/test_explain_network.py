@@ -1,4 +1,4 @@
-"""`POST /explain` through the network, on a fake decomposer."""
+"""`POST /explain` through the network, on a fake decomposer but once."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,9 @@ from service.requests.decomposition import missing_graph
 from service.requests.explain import ExplainAnswer
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import NUM_HEADS, FakeDecomposer
+from tests.service.routes.conftest import serving
 from tests.service.routes.test_encode import expected_vector, ids_of
+from tests.task_artifacts import TaskArtifact
 
 A, B = "the cats sat on a mat", "a slow dog"
 IDS_A, IDS_B = ids_of("the cat ##s sat on a mat"), ids_of(B)
@@ -69,7 +71,14 @@ def test_a_long_text_is_refused_before_anything_runs(serve: Serve) -> None:
     status, param, message = refused(serve("--max-explained-tokens", "6", decomposer=decomposer))
     assert (status, param) == (413, "a")
     assert message.startswith(f"a: {len(IDS_A)} tokens, at most 6 are explained")
+    assert message.endswith('send a shorter text, or ask for through "pooling"')
     assert not decomposer.sources
+
+
+def test_a_long_text_of_a_classifier_is_not_sent_to_pooling(reranker: TaskArtifact) -> None:
+    with serving(reranker.artifact, "--max-explained-tokens", "4") as asked:
+        found = asked.post("/explain", json={"a": "the cat", "through": "network"}).json()
+    assert found["error"]["message"].endswith("their square; send a shorter text")
 
 
 def test_an_artifact_without_the_graph_says_how_to_get_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
