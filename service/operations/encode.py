@@ -196,7 +196,8 @@ def read_request(request: EncodeRequest, names: InputNames, max_texts: int) -> t
         return read_inputs(request.inputs, names=names, max_texts=max_texts), names
     if request.inputs is not None:
         raise Invalid.at("pairs", "give either inputs or pairs")
-    return read_pairs(request.pairs, max_texts=max_texts), PAIRS if names is INPUTS else names
+    names = PAIRS if names is INPUTS else names
+    return read_pairs(request.pairs, names=names, max_texts=max_texts), names
 
 
 def check_tokens(lengths: Sequence[int], limit: int, *, names: InputNames = INPUTS) -> None:

@@ -267,7 +267,8 @@ def _refuse_other_tasks(request: EncodeRequest, inputs: Inputs, manifest: Manife
     """Refuses what another task would answer."""
     if inputs.is_paired and not manifest.pairs:
         raise Invalid.at(
-            "pairs", f"{manifest.model} reads one text at a time (its task is {manifest.task}); send inputs"
+            "pairs",
+            f"{manifest.model} reads one text at a time (its task is {manifest.task}); send inputs, each by itself",
         )
     if request.entities is not None:
         _check_entities(request, inputs, manifest)

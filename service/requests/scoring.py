@@ -239,7 +239,7 @@ class Scoring:
         if len(self.queries) == 1:
             return InputNames("", singles=(self.query_name,))
         first = {query: place for place, query in reversed(list(enumerate(self.queries)))}
-        return InputNames(self.query_name, places=sorted(first.values()))
+        return InputNames(self.query_name, each=[f"{self.query_name}[{place}]" for place in sorted(first.values())])
 
     def each_query_once(self) -> list[str]:
         """The queries without those that came before."""

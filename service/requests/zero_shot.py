@@ -179,11 +179,12 @@ class ZeroShotPlan:
 
     @property
     def names(self) -> InputNames:
-        """What errors call the inputs of the request: by the text that each is of."""
-        texts, labels = len(self.wanted.texts), len(self.wanted.labels)
+        """What errors call the inputs of the request: a pair by its text."""
+        texts, labels = self.wanted.texts, self.wanted.labels
+        names = [f"inputs[{place}]" for place in range(len(texts))]
         if self.method == "cosine":
-            return InputNames(listed="inputs and candidate_labels")
-        return InputNames(listed="inputs", places=[place // labels for place in range(texts * labels)])
+            return InputNames(each=[*names, *(f"candidate_labels[{place}]" for place in range(len(labels)))])
+        return InputNames(each=[name for name in names for _ in labels])
 
 
 def label_bytes(labels: Sequence[str], texts: int, most: int, *, param: str) -> int:

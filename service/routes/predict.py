@@ -38,11 +38,12 @@ from service.requests.schemas import (
 from service.requests.zero_shot import ZeroShotAnswer, ZeroShotPlan, ZeroShotRequest, label_bytes
 from service.routes.adapter import embeddings_document, json_response, labels_tokens, require_task, run_for, usage_of
 from service.services import services_of
-from service.tokenization.inputs import INPUTS, InputNames
+from service.tokenization.inputs import InputNames
 from service.wire import OURS, TEI, AnswerModel, RequestModel
 
 _PAIR = list_schema(TEXT, 2, 2)
 PredictInputs = Annotated[Any, one_of(TEXT, _PAIR, list_schema(list_schema(TEXT, 1, 1)), list_schema(_PAIR))]
+TEXTS = InputNames()  # pairs too are `inputs` here
 SHAPES = 'expected a text, a pair ["a", "b"], or a list of single texts [["a"], ...] or of pairs [["a", "b"], ...]'
 
 
@@ -143,7 +144,7 @@ async def answer_predict(request: Request, body: PredictRequest) -> Response:
     wanted = EncodeRequest(inputs=inputs, pairs=pairs, raw_scores=raw_scores, truncate=body.truncation())
     applied: ScoreActivation = "identity" if function is None or function == "none" else function
     count = len(inputs or pairs or ())
-    encoded, found = await _classify(request, wanted, count, INPUTS, applied=applied, top_k=parameters.top_k)
+    encoded, found = await _classify(request, wanted, count, TEXTS, applied=applied, top_k=parameters.top_k)
     # Clients that send `parameters` return the first list of the answer, as Hugging Face's own API has it.
     return await json_response(request, found if is_batch or body.parameters is not None else found[0], encoded)
 

@@ -71,13 +71,13 @@ class InputNames:
         listed: the list of them; empty where each has a name of its own.
         singles: names of those that come before the list.
         start: number of the first, where these are a part of the list.
-        places: the number of each, where these are not all of the list.
+        each: the name of each, where they do not count up one list.
     """
 
     listed: str = "inputs"
     singles: tuple[str, ...] = ()
     start: int = 0
-    places: Sequence[int] | None = None
+    each: Sequence[str] | None = None
 
     @property
     def all(self) -> str:
@@ -93,15 +93,13 @@ class InputNames:
         """The names of the inputs behind the first `count`."""
         if not count:
             return self
-        places = None if self.places is None else self.places[count:]
-        return replace(self, singles=(), start=self.start + count - len(self.singles), places=places)
+        each = None if self.each is None else self.each[count:]
+        return replace(self, singles=(), start=self.start + count - len(self.singles), each=each)
 
     def of(self, index: int) -> str:
         """What messages call one of them."""
-        if index < len(self.singles):
-            return self.singles[index]
-        place = index - len(self.singles) + self.start if self.places is None else self.places[index]
-        return f"{self.listed}[{place}]"
+        known = self.singles if self.each is None else self.each
+        return known[index] if index < len(known) else f"{self.listed}[{index - len(known) + self.start}]"
 
 
 INPUTS = InputNames()
@@ -142,7 +140,7 @@ def _check_lists(value: list[list[Any]], names: InputNames) -> None:
             raise Invalid.at(names.of(index), "expected token ids, whole numbers only")
 
 
-def read_pairs(value: Any, *, max_texts: int) -> Inputs:
+def read_pairs(value: Any, *, names: InputNames = PAIRS, max_texts: int) -> Inputs:
     """Pairs of texts, or of lists of token ids, from a JSON value.
 
     Raises:
@@ -150,19 +148,19 @@ def read_pairs(value: Any, *, max_texts: int) -> Inputs:
         TooLarge: more pairs than allowed.
     """
     if type(value) is not list or not value:
-        raise Invalid.at("pairs", PAIRS_EXPECTED)
+        raise Invalid.at(names.listed, PAIRS_EXPECTED)
     if len(value) > max_texts:
-        raise TooLarge.at("pairs", f"{len(value)} pairs, at most {max_texts} a request are taken")
+        raise TooLarge.at(names.listed, f"{len(value)} pairs, at most {max_texts} a request are taken")
     kinds: set[type] = set()
     for index, pair in enumerate(value):
         if type(pair) is not list or len(pair) != 2:
-            raise Invalid.at(f"pairs[{index}]", "expected two texts, or two lists of token ids")
+            raise Invalid.at(names.of(index), "expected two texts, or two lists of token ids")
         kinds.update(map(type, pair))
     if kinds == {str}:
         return Inputs(text_pairs=value)
     if kinds == {list} and all(set(map(type, ids)) <= {int} for pair in value for ids in pair):
         return Inputs(id_pairs=value)
-    raise Invalid.at("pairs", f"{PAIRS_EXPECTED}; all of one kind")
+    raise Invalid.at(names.listed, f"{PAIRS_EXPECTED}; all of one kind")
 
 
 class TokenizeOptions(TypedDict, total=False):

@@ -230,6 +230,8 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"aggregation": "first"}, "aggregation: it is of entities, and this model labels whole texts"),
         ({"ignore_labels": []}, "ignore_labels: it is of entities"),
         ({"overlap": 4}, "overlap: it is of entities"),
+        ({"inputs": [["a", "b"], ["a", "cat " * 100]], "truncate": False}, "inputs[1]: ", 413),
+        ({"inputs": [["a", "b"]] * 3000}, "inputs: 3000 pairs, at most 2048 a request are taken", 413),
     ],
     "classifier /encode": [{}, ({"inputs": "a", "entities": {}}, ""), ({"inputs": "a", "long_texts": "windows"}, "")],
     "reranker /v1/rerank": [{}, ({"query": "a"}, "documents: ")],
@@ -239,7 +241,11 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": [["a"], ["b", "c"]]}, "inputs: expected a text, a pair"),
         ({"inputs": []}, "inputs: expected a text, a pair"),
     ],
-    "reranker /explain": [{}, ({"a": "a", "b": "b"}, 'by pairs of tokens; ask for through "network"', 404)],
+    "reranker /explain": [
+        {"a": "a", "b": "b"},
+        ({}, 'by pairs of tokens; ask for through "network"', 404),
+        ({"b": "a" * 140_000, "through": "network"}, "b: 140000 characters, at most 131072 a text are taken", 413),
+    ],
     "reranker /zero-shot": [{}, ({"inputs": "a", "candidate_labels": ["b"]}, "zero-shot labels need", 404)],
     "token_classifier /zero-shot": [{}, ({"inputs": "a", "candidate_labels": ["b"]}, "zero-shot labels need", 404)],
     "sparse_encoder /zero-shot": [{}, ({"inputs": "a", "candidate_labels": ["b"]}, "zero-shot labels need", 404)],
@@ -315,6 +321,10 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"hypothesis_template": "It is."}, "hypothesis_template: expected {} once"),
         ({"hypothesis_template": "{} or {}"}, "hypothesis_template: expected {} once"),
         ({"hypothesis_template": "{}" + "a" * 1024}, "hypothesis_template"),
+    ],
+    "embedder /zero-shot": [
+        {"inputs": ["the cat", "a dog"], "candidate_labels": ["a", "b"]},
+        ({"inputs": ["a", "a" * 140_000]}, "inputs[1]: 140000 characters, at most 131072 a text are taken", 413),
     ],
     "default_artifact /v2/embed": [
         {"texts": ["a cat"]},
