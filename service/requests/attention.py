@@ -258,11 +258,14 @@ def plan_axes(options: AttentionRequest, inputs: Sequence[TokenizedInput], token
 
 def label_axes(options: AttentionRequest, axes: Axes, item: TokenizedInput, tokens: Sequence[str]) -> dict[str, Any]:
     """The columns: `tokens` or `words`, `offsets` in their text, and of a pair `segments`, the text each is of."""
-    if axes.words is not None and item.offsets is not None:
+    if axes.words is not None:
         return _label_words(axes.words, item, tokens)
     kept = range(axes.num_tokens) if not options.exclude_special else np.flatnonzero(~axes.special).tolist()
-    offsets = None if item.offsets is None else [item.offsets[token] for token in kept]
-    labels = {"tokens": [tokens[token] for token in kept], "offsets": offsets}
+    offsets = item.offsets  # every token's, made anew with each call
+    labels = {
+        "tokens": [tokens[token] for token in kept],
+        "offsets": None if offsets is None else [offsets[token] for token in kept],
+    }
     return labels if item.segments is None else labels | {"segments": [item.segments[token] for token in kept]}
 
 

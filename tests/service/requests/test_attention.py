@@ -1,8 +1,10 @@
 """The size of an attention answer is known before anything runs, to the byte."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, PropertyMock
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.answers.attention import make_maps, make_statistics
-from service.requests.attention import plan_axes, select_attention
+from service.requests.attention import label_axes, plan_axes, select_attention
 from service.requests.schemas import AttentionRequest
 from service.tokenization.tokenizer import Tokenizer
 from tests.attention_reference import transformed
@@ -100,6 +102,19 @@ def test_bytes_of_statistics(case: Any) -> None:
     undefined = sum(layers is None for statistics in found for layers in statistics.values())
     heads = sum(map(len, selection.heads_by_layer))
     assert selection.answer_bytes(axes) == sum(array.nbytes for array in defined) + 4 * heads * undefined
+
+
+def test_places_of_tokens_are_read_once() -> None:
+    """The library makes all of them anew each time: those of 8,000 tokens took a minute and a half."""
+    (item,) = TOKENIZER.encode_now(["the cats sat"])
+    encoding = Mock(wraps=item.encoding)
+    offsets = PropertyMock(return_value=item.offsets)
+    type(encoding).offsets = offsets
+    request = AttentionRequest(exclude_special=True)
+    (axes,) = plan_axes(request, [item], TOKENIZER)
+    labels = label_axes(request, axes, replace(item, encoding=encoding), TOKENIZER.tokens(item))
+    assert labels == {"tokens": ["the", "cat", "##s", "sat"], "offsets": [(0, 3), (4, 7), (7, 8), (9, 12)]}
+    offsets.assert_called_once()
 
 
 def gates_of(shared: Served, mask: Any) -> Any:
