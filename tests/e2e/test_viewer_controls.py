@@ -137,6 +137,8 @@ def test_what_is_shown_goes_elsewhere(open_viewer: OpenViewer, viewer_server: Se
     program = viewer.page.evaluate("window.copied")
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
     np.testing.assert_allclose(json.loads(run.stdout)[0][0], expected, atol=1e-6)
+    viewer.page.get_by_role("radio", name="Norms").check(force=True)
+    assert lines_of(viewer.save("svg", tmp_path))[2] == "norms; by tokens; without special tokens"
 
 
 def test_two_heads_and_two_texts_are_compared(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:

@@ -95,10 +95,12 @@ function chosenMap(state, maps) {
 function detailsOf(state, { request, maps }) {
   const { level, hide, renormalise, text, prompt } = request;
   const { threshold, off } = state.values;
+  const measure = measureOf(state, maps);
+  const sums = renormalise && measure === "weights" ? ", rows sum to 1 again" : "";
   const filters = [
-    measureOf(state, maps),
+    measure,
     level === "word" ? "by words" : "by tokens",
-    ...(hide ? [`without special tokens${renormalise ? ", rows sum to 1 again" : ""}`] : []),
+    ...(hide ? [`without special tokens${sums}`] : []),
     ...(prompt ? [`prompt: ${prompt}`] : []),
     ...(threshold ? [`hidden below ${threshold} % of the largest`] : []),
     ...(off.length ? [`heads switched off for the effect: ${off.join(", ")}`] : []),
