@@ -4,7 +4,7 @@ import { element, quiet } from "./dom.js";
 
 const STATISTICS = [
   ["entropy", "Entropy", "nats; 0 is one token only"],
-  ["normalized_entropy", "Entropy / ln n", "1 is all tokens alike"],
+  ["normalized_entropy", "Entropy / largest possible", "1 is all tokens alike"],
   ["confidence", "Confidence", "mean largest weight on an ordinary token"],
   ["distance", "Distance", "tokens, mean"],
   ["signed_distance", "Signed distance", "tokens; above 0 looks back"],
