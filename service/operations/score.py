@@ -34,7 +34,6 @@ class Scored:
         model: its name.
         scores: [N], one a document, in their order.
         tokens: that were read.
-        items: what became of each text or pair.
         attention: of each pair, if wanted.
         encoded: sizes of the computed rows.
         matches: of the documents that are answered, by their place, if wanted.
@@ -43,7 +42,6 @@ class Scored:
     model: str
     scores: Float32Array
     tokens: int
-    items: list[dict[str, Any]]
     attention: list[dict[str, Any]] | None
     encoded: EncodeResult
     matches: Mapping[int, list[dict[str, Any]]] | None = None
@@ -84,7 +82,7 @@ async def _score_pairs(services: Services, context: RequestContext, wanted: Scor
     )
     answer = encoded.answer
     scores: Float32Array = answer["scores"][:, 0]
-    return Scored(answer["model"], scores, answer["usage"]["tokens"], answer["items"], answer.get("attention"), encoded)
+    return Scored(answer["model"], scores, answer["usage"]["tokens"], answer.get("attention"), encoded)
 
 
 async def _compare_vectors(services: Services, context: RequestContext, wanted: Scoring, manifest: Manifest) -> Scored:
@@ -108,8 +106,7 @@ async def _compare_vectors(services: Services, context: RequestContext, wanted: 
         ids = [queries[place].input_ids for place in places], [item.input_ids for item in documents]
         compare = partial(similarities, [vectors[place] for place in places], vectors[len(queries) :], ids, manifest)
     scores = await offload(compare, max(encoded.sizes.built_from, ARRAY_FLOATS * len(documents)))
-    items = answer["items"][len(queries) :]
-    scored = Scored(answer["model"], scores, answer["usage"]["tokens"], items, None, encoded)
+    scored = Scored(answer["model"], scores, answer["usage"]["tokens"], None, encoded)
     if not wanted.matches:
         return scored
 
