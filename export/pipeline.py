@@ -39,8 +39,10 @@ SETTINGS = tuple(  # sentence-transformers reads the first of these files that s
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 PROMPTS = "config_sentence_transformers.json"
-EXPANSION = "query_expansion"
-REPRODUCED: Mapping[str, tuple[object, ...]] = {"processing_kwargs": ({}, None), EXPANSION: (None,)}
+REPRODUCED: Mapping[str, tuple[object, ...]] = {"processing_kwargs": ({}, None)}
+BY_ROLE: Mapping[str, tuple[object, ...]] = dict.fromkeys(  # of late interaction alone
+    ("query_length", "document_length", "query_expansion"), (None,)
+)
 ARGUMENTS = ("model_args", "tokenizer_args", "config_args", "model_kwargs", "processor_kwargs", "config_kwargs")
 HARMLESS_ARGUMENTS = {  # how the original computes, not what
     *("trust_remote_code", "attn_implementation", "torch_dtype", "dtype", "add_pooling_layer", "use_fast"),
@@ -293,7 +295,7 @@ def _for_texts(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_transformer_settings(settings: Mapping[str, Any], folder: Path, *, expands: bool = False) -> dict[str, Any]:
-    require_settings(settings, {key: values for key, values in REPRODUCED.items() if key != EXPANSION or not expands})
+    require_settings(settings, REPRODUCED if expands else {**REPRODUCED, **BY_ROLE})
     _refuse_arguments(settings)
     tokenizer = read_json(folder / "tokenizer_config.json", optional=True)
     length = settings.get("max_seq_length") or tokenizer.get("model_max_length")

@@ -219,6 +219,8 @@ WRONG_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"module_output_name": "sentence_embedding"}, "module_output_name 'sentence_embedding'"),
         ({"modality_config": {"text": {"method": "forward", "method_output_name": "pooler"}}}, "modality_config"),
         ({"processing_kwargs": {"text": {"max_length": 5}}}, "processing_kwargs {'text': {'max_length': 5}}"),
+        ({"query_length": 6}, "query_length 6: None is supported"),  # what encode_query of 6.2 cuts at
+        ({"document_length": 9}, "document_length 9: None is supported"),
         ({"tokenizer_args": {"model_max_length": 5}}, "tokenizer_args with model_max_length is not supported"),
         ({"config_kwargs": {"hidden_act": "relu"}}, "config_kwargs with hidden_act is not supported"),
         ({"model_args": True}, "model_args is True: expected an object"),
