@@ -27,9 +27,9 @@ from export.families.polyhead import POLYHEAD
 from export.families.roberta import JINA_V3, MPNET, ROBERTA, XLM_ROBERTA_FLASH
 from export.families.static import STATIC, describe_table, plain_tokenizer
 from export.families.t5 import T5
-from export.late_interaction import keep_markers_whole
+from export.late_interaction import METADATA, keep_markers_whole
 from export.pipeline import Pipeline, read_pipeline, refuse_other_tasks
-from export.sources import Folder, pickled_weights, read_json
+from export.sources import CHAT_TEMPLATE, Folder, pickled_weights, read_json
 from export.tasks import yes_no
 from export.tasks.registry import read_task_layers
 from export.tasks.sparse import read_query_weights
@@ -56,6 +56,7 @@ RENAMED: Mapping[tuple[str, str], Family] = {  # files that name another family:
     ("XLMRobertaFlashConfig", "absolute"): XLM_ROBERTA_FLASH,  # no model_type, but a class of the model's own code
     ("XLMRobertaFlashConfig", "rotary"): JINA_V3,
 }
+OTHER_FILES = ("vocab.txt", "merges.txt", METADATA, CHAT_TEMPLATE)  # besides JSON
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +258,7 @@ def _hash_rest(folder: Folder, pipeline: Pipeline) -> dict[str, str]:
     found = {path for place in places for path in place.glob("*.json")}
     if folder.allows_pickles:
         found |= {place / name for place in places for name in pickled_weights(path.name for path in place.iterdir())}
-    found |= {path for path in pipeline.transformer.glob("*.txt") if path.name in ("vocab.txt", "merges.txt")}
+    found |= {path for name in OTHER_FILES if (path := pipeline.transformer / name).is_file()}
     found |= {path for place in modules if place != pipeline.transformer for path in place.glob("*.safetensors")}
     hashes = {}
     for path in sorted(found):

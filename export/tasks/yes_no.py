@@ -20,7 +20,7 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.pipeline import Pipeline
-from export.sources import read_json
+from export.sources import CHAT_TEMPLATE, read_json
 from export.tasks.definition import TaskSource
 from export.tokenizer import read_tokenizer
 from model.artifact import PairWording
@@ -208,8 +208,8 @@ def _rendered(network: Path, instruction: str | None) -> tuple[str, str, str]:
     """
     settings = read_json(network / "tokenizer_config.json", optional=True)
     template = settings.get("chat_template")
-    if (network / "chat_template.jinja").is_file():
-        template = (network / "chat_template.jinja").read_text(encoding="utf-8")
+    if (network / CHAT_TEMPLATE).is_file():
+        template = (network / CHAT_TEMPLATE).read_text(encoding="utf-8")
     if isinstance(template, list):
         template = next((named.get("template") for named in template if named.get("name") == "default"), None)
     if not isinstance(template, str):

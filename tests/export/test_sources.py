@@ -41,7 +41,7 @@ def test_fetches_only_text_and_safetensors(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: hub_listing(listed))
     assert find_folder("owner/name", "main").revision == "0123abc"
     assert asked["revision"] == "main"
-    patterns = ["*.json", "*.safetensors", "*vocab.txt", "*merges.txt", "artifact.metadata"]
+    patterns = ["*.json", "*.safetensors", "*vocab.txt", "*merges.txt", "artifact.metadata", "*chat_template.jinja"]
     assert asked["allow_patterns"] == patterns
     files = ["config.json", "pytorch_model.bin", "onnx/model.onnx", "training_args.bin", "2_Dense/pytorch_model.bin"]
     others = ["2_Dense/model.safetensors", "3_Dense/pytorch_model.bin", "colbert_linear.pt"]

@@ -55,7 +55,8 @@ def test_a_download_that_breaks_off_leaves_nothing_that_is_taken_for_the_model(h
     (fetched,) = (tmp_path / "hub").rglob("model.safetensors")
     assert fetched.read_bytes() == (hub.folder / "model.safetensors").read_bytes()
     hub.asked.clear()
-    assert fetch(hub, tmp_path, MODEL, HF_HUB_OFFLINE="1") == [whole]
+    for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        assert fetch(hub, tmp_path, MODEL, **{variable: "1"}) == [whole]
     assert hub.asked == []
 
 

@@ -146,6 +146,7 @@ def compare(checkpoint: Checkpoint, folder: Path, outputs: NDArray[np.float32], 
 def test_both_published_forms_equal_multi_vector_encoder(name: str, form: Any, attend: bool, tmp_path: Path) -> None:
     folder = form(name, tmp_path / "folder", attend=attend)
     checkpoint = read(folder)
+    assert ("artifact.metadata" in checkpoint.source.files) == (form is stanford)
     rows = [row(checkpoint, role, text) for role in ("query", "document") for text in TEXTS]
     encoder = checkpoint.encoder.use("eager")
     compare(checkpoint, folder, run_encoder(encoder, batch(checkpoint, rows)).task_output.numpy(), rows)

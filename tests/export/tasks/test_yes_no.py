@@ -182,7 +182,9 @@ def test_a_logit_score_module_asks_in_the_words_of_the_chat_template(
     if prompt is not None:
         around = {"prompts": {"code": prompt}, "default_prompt_name": "code"}
         write_json(folder / "config_sentence_transformers.json", around)
-    found = rows(read_checkpoint(Folder(folder, "drawn"), instruction=instruction), PAIRS[:-1])
+    checkpoint = read_checkpoint(Folder(folder, "drawn"), instruction=instruction)
+    assert "chat_template.jinja" in checkpoint.source.files
+    found = rows(checkpoint, PAIRS[:-1])
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for pair, row in zip(PAIRS[:-1], found, strict=True):
         texts = [("system", instruction or prompt), *zip(("query", "document"), pair, strict=True)]
