@@ -73,11 +73,13 @@ def test_a_command_has_its_own_learning_rate(name: str, rate: float) -> None:
     assert parser().parse_args([*given, "--learning-rate", "0.5"]).learning_rate == 0.5
 
 
-def test_a_flag_of_several_values_may_also_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_of_several_values_may_be_repeated_and_a_value_counts_once(capsys: pytest.CaptureFixture[str]) -> None:
     given = ["heal", "--output", "o", "--texts", "a", "b", "--texts", "c"]
     options = parser().parse_args([*given, "--only", "heads", "--only", "layers"])
     assert (options.texts, options.only) == ([Path("a"), Path("b"), Path("c")], ["heads", "layers"])
     assert tuple(parser().parse_args(given).only) == KINDS
+    shares = ["orders", "--pairs", "p", *given[1:], "--shares", "0.2", "0.2", "--shares", "0.3", "0.20"]
+    assert parser().parse_args(shares).shares == [0.2, 0.3]
     assert main(["train", "heal", "--help"]) == 0
     assert "--texts FILE ... " in capsys.readouterr().out
 
