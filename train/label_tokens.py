@@ -81,7 +81,7 @@ class LabelTokens(Recipe):
                 labelled = expected != UNLABELLED
                 right += int((logits.argmax(dim=2) == expected)[labelled].sum())
                 count = int(labelled.sum())
-                loss += count * float(_loss(logits, [self.expected[place] for place in places])) if count else 0.0
+                loss += count * float(_loss(logits, [self.expected[place] for place in places]))
                 words += count
         return {"accuracy": 100 * right / max(words, 1), "loss": loss / max(words, 1)}
 
@@ -126,5 +126,7 @@ def _padded(targets: Sequence[Tensor]) -> Tensor:
 
 
 def _loss(logits: Tensor, targets: Sequence[Tensor]) -> Tensor:
+    """Cross entropy, the mean over words; 0 where no word has a token."""
     expected = _padded(targets).to(logits.device)
-    return cross_entropy(logits.flatten(0, 1), expected.flatten(), ignore_index=UNLABELLED)
+    total = cross_entropy(logits.flatten(0, 1), expected.flatten(), ignore_index=UNLABELLED, reduction="sum")
+    return total / (expected != UNLABELLED).sum().clamp(min=1)

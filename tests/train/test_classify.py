@@ -80,6 +80,16 @@ def test_labels_of_words_are_learned_and_exported(tiny_folder: Path, tmp_path: P
     assert int((targets[0] != UNLABELLED).sum()) == len(lines[0][0].split())
 
 
+def test_a_word_without_a_token_teaches_nothing(tiny_folder: Path, tmp_path: Path) -> None:
+    rows, run = tmp_path / "rows.csv", run_of(tmp_path, batch_size=1)
+    rows.write_text("".join(f"the cat {'sat ' * number},A B{' A' * number}\n" for number in range(4)))
+    with rows.open("a", encoding="utf-8") as file:
+        file.write("".join(f"{chr(0x200B) * number},A\n" for number in range(1, 9)))
+    recipe = LabelTokens(ClassifySettings(model=str(tiny_folder), rows=rows), run)
+    loop.train(recipe, run)
+    assert all(tensor.isfinite().all() for tensor in recipe.encoder.state_dict().values())
+
+
 def test_a_label_whose_only_row_is_held_out_is_one_of_the_labels(tiny_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("".join(f"word{number},label{number}\n" for number in range(40)))
