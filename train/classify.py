@@ -100,7 +100,7 @@ class Classify(Recipe):
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         if self.kind == "scores":
-            return binary_cross_entropy_with_logits(logits[:, 0], targets)
+            return binary_cross_entropy_with_logits(logits[:, 0], targets.clamp(0, 1))  # others than those learned
         return cross_entropy(logits, targets)
 
     def _tokenize(self, rows: Sequence[Row], pairs: bool) -> TokenIds:
@@ -134,7 +134,7 @@ class _Targets:
         """float32 [rows] of scores, int64 [rows] of labels."""
         if self.kind == "scores":
             scores = [number_of(row.fields[-1], row.place, "the score") for row in rows]
-            return torch.tensor([(score - self.low) / (self.high - self.low) for score in scores]).clamp(0, 1)
+            return torch.tensor([(score - self.low) / (self.high - self.low) for score in scores])
         places = {label: place for place, label in enumerate(self.labels)}
         for row in rows:
             if row.fields[-1].strip() not in places:
