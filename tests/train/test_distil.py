@@ -62,6 +62,12 @@ def test_fields_of_a_layer_each_are_those_of_the_layers_that_the_student_stands_
     assert student_config(shared, {"num_heads": [4, 4]}).shared_layers == (0, 0)
 
 
+def test_a_text_without_tokens_does_not_judge() -> None:
+    found, expected = torch.eye(3), torch.eye(3)
+    found[2] = expected[2] = 0
+    assert cosine_figures(found, expected) == dict.fromkeys(cosine_figures(found[:2], expected[:2]), 1.0)
+
+
 def test_students_that_cannot_be() -> None:
     changes: Any
     for changes, message in (
