@@ -213,7 +213,7 @@ def gather(output: Path, names: Sequence[str], excluded: Sequence[Path], package
         DataError: a file of sentences cannot be read.
     """
     record_file = output.with_suffix(".json")
-    if record_file == output or not output.parent.is_dir():
+    if record_file == output or output.is_dir() or not output.parent.is_dir():
         raise RunError(f"{output}: expected a file in a folder that is there, whose name does not end in .json")
     seen = {_compared(text) for path in excluded for text in _sentences(path)}
     apart = len(seen)

@@ -86,7 +86,7 @@ def test_reviews_come_with_their_ratings(write: Write, tmp_path: Path) -> None:
     assert read_reviews(tmp_path) == [("A splash.", 2.25), ("Too tepid. Far", -0.6)]
 
 
-@pytest.mark.parametrize("name", ["texts.json", "nowhere/texts.txt"])
+@pytest.mark.parametrize("name", ["texts.json", "nowhere/texts.txt", "."])
 def test_a_file_that_cannot_be_written_is_named_before_anything_is_downloaded(name: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="expected a file in a folder that is there, whose name does not end in .json"):
         gather(tmp_path / name, ["talk"], [], tmp_path)
