@@ -7,6 +7,7 @@ are constants to it. The sum of the gradients over the processes is the gradient
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from train.errors import RunError
+
+Found = TypeVar("Found")
 
 
 class Processes:
@@ -95,6 +98,14 @@ def joined(device: str) -> Iterator[Processes]:
         yield Processes(dist.get_rank(), count)
     finally:
         dist.destroy_process_group()
+
+
+def from_first(own: Found) -> Found:
+    """What the first of the processes that train together found, in each: measured times let them find others."""
+    found = [own]
+    if dist.is_initialized():
+        dist.broadcast_object_list(found)
+    return found[0]
 
 
 def generator_of(*parts: int) -> torch.Generator:
