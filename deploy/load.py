@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -82,14 +83,30 @@ def run(address: str, rate: float, seconds: float, seed: int, stopped: threading
 def main(arguments: Sequence[str] | None = None, stopped: threading.Event | None = None) -> int:
     """Runs until its time is over or it is told to end; prints the outcomes."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the service (default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=20.0, help="requests a second (default: %(default)s)")
+    default = "http://127.0.0.1:8000"
+    parser.add_argument("--url", type=_address, default=default, help="of the service (default: %(default)s)")
+    parser.add_argument("--rate", type=_rate, default=20.0, help="requests a second (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="until told to end, unless given")
     parser.add_argument("--seed", type=int, default=0, help="of the requests (default: %(default)s)")
     given = parser.parse_args(arguments)
-    found = run(urlsplit(given.url).netloc, given.rate, given.seconds, given.seed, stopped)
+    found = run(given.url, given.rate, given.seconds, given.seed, stopped)
     sys.stdout.write(", ".join(f"{count} x {status}" for status, count in sorted(found.items())) + "\n")
     return 0
+
+
+def _address(text: str) -> str:
+    with suppress(ValueError):  # of a port that is no number
+        url = urlsplit(text)
+        if url.scheme == "http" and url.hostname and url.port != 0 and url.path in ("", "/"):
+            return url.netloc
+    raise argparse.ArgumentTypeError(f"expected http://HOST:PORT, got {text!r}")
+
+
+def _rate(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (rate := float(text)) < float("inf"):
+            return rate
+    raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
 
 
 if __name__ == "__main__":

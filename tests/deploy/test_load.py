@@ -28,6 +28,21 @@ def test_a_service_that_is_gone_ends_nothing() -> None:
     assert main(["--url", "http://127.0.0.1:1", "--seconds", "0.05"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "expected"),
+    [
+        *(("--url", url, "http://HOST:PORT") for url in ("localhost:8000", "https://a", "http://a/b", "http://a:b")),
+        *(("--rate", rate, "a number above 0") for rate in ("0", "-1", "inf", "many")),
+    ],
+)
+def test_what_nothing_can_be_sent_to_is_refused(
+    flag: str, value: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([f"{flag}={value}", "--seconds", "0"])
+    assert f"argument {flag}: expected {expected}, got {value!r}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_what_it_saw_when_it_is_told_to_end(told: signal.Signals) -> None:
     with socket.create_server(("127.0.0.1", 0)) as service:
