@@ -205,7 +205,8 @@ class Output:
         self._filesystem.create_dir(self._folder, recursive=True)
         partial = f"{self._folder}/_{uuid.uuid4().hex}"
         with self._filesystem.open_output_stream(partial) as file:
-            file.write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
+            # Ids in Parquet may be dates, numbers of many digits or bytes, which JSON has no form for.
+            file.write(json.dumps(content, indent=2, ensure_ascii=False, default=str).encode() + b"\n")
         self._filesystem.move(partial, f"{self._folder}/{name}")
 
 

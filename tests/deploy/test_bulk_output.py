@@ -6,6 +6,8 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,11 @@ def output(tmp_path: Path) -> Output:
 
 def table(*ids: int) -> pa.Table:
     return pa.table({"id": ids, "embedding": [[1.0]] * len(ids)})
+
+
+def test_a_summary_names_ids_of_any_type(output: Output, tmp_path: Path) -> None:
+    output.write_summary({"failed_ids": [7, "a", date(2020, 1, 31), Decimal("1.5")]})
+    assert json.loads((tmp_path / "output/_summary.json").read_text()) == {"failed_ids": [7, "a", "2020-01-31", "1.5"]}
 
 
 def test_what_is_written_is_done_and_its_failures_are_known(output: Output, tmp_path: Path) -> None:
