@@ -7,12 +7,14 @@ Ray nor how a text becomes a vector.
 
 import hashlib
 import io
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 from pyarrow import csv, json, parquet
@@ -26,6 +28,7 @@ CHUNK_ROWS = 8192  # on average; a power of two
 MOST_ROWS = 4 * CHUNK_ROWS
 READ_ROWS = 8192  # at a time
 SHARD_BYTES = 1 << 20  # of a file, at least, for an actor: some thousand texts, which take a core ten seconds
+URI_LETTERS = "/!$&'()*+,;=:@~"  # that a path in a URI has as they are
 
 
 class WrongCorpus(Exception):
@@ -77,6 +80,11 @@ class Chunk:
     share: float
 
 
+def uri_of(place: str) -> str:
+    """A URI, or of a path the one that leads there: a link keeps its name, whose ending says what it holds."""
+    return place.rstrip("/") if "://" in place else Path(os.path.abspath(place)).as_uri()
+
+
 def find_sources(inputs: Sequence[str]) -> list[Source]:
     """Every file of the given files and folders; names that begin with a dot or an underscore are passed over.
 
@@ -97,16 +105,19 @@ def _sources_at(uri: str) -> list[Source]:
     info = filesystem.get_file_info(path)
     if info.type == FileType.NotFound:
         raise WrongCorpus(f"{uri} is not there: expected a file or a folder")
+    files, base = [info], PurePosixPath(path).parent
+    place, mark, options = uri.partition("?")  # of an object store
     if info.type == FileType.File:
-        files, scheme_and_root, parent = [info], uri.removesuffix(path), PurePosixPath(path).parent
+        folder = place.rpartition("/")[0]
     else:
         listed = filesystem.get_file_info(FileSelector(path, recursive=True))
         files = [one for one in listed if one.type == FileType.File and _is_shown(one.path.removeprefix(path))]
-        scheme_and_root, parent = uri.removesuffix("/").removesuffix(path.removesuffix("/")), PurePosixPath(path)
+        folder, base = place.removesuffix("/"), PurePosixPath(path)
     sources = [
-        Source(scheme_and_root + one.path, str(PurePosixPath(one.path).relative_to(parent)), KINDS[kind], one.size)
+        Source(f"{folder}/{quote(name, URI_LETTERS)}{mark}{options}", name, KINDS[kind], one.size)
         for one in sorted(files, key=lambda one: one.path)
         if (kind := PurePosixPath(one.path).suffix.lower()) in KINDS
+        for name in [str(PurePosixPath(one.path).relative_to(base))]
     ]
     if not sources:
         endings = sorted({PurePosixPath(one.path).suffix or one.base_name for one in files})

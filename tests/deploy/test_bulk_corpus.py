@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from deploy.bulk import corpus
-from deploy.bulk.corpus import Chunk, Columns, WrongCorpus, check_source, chunks, find_sources
+from deploy.bulk.corpus import Chunk, Columns, WrongCorpus, check_source, chunks, find_sources, uri_of
 
 
 def cut(place: Path, **columns: str) -> list[Chunk]:
-    return [chunk for source in find_sources([place.as_uri()]) for chunk in chunks(source, Columns(**columns))]
+    return [chunk for source in find_sources([uri_of(str(place))]) for chunk in chunks(source, Columns(**columns))]
 
 
 def rows(place: Path, **columns: str) -> list[dict[str, Any]]:
@@ -28,7 +28,7 @@ def without_ids(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ("name", "content", "expected"),
     [
         ("a.txt", "\ufeffone\r\ntwo\n\nvier: ü", [{"text": text} for text in ("one", "two", None, "vier: ü")]),
-        ("a.ndjson", '{"text": "one"}\n{"text": "two"}\n', [{"text": "one"}, {"text": "two"}]),
+        ("ü b%20#?=.ndjson", '{"text": "one"}\n{"text": "two"}\n', [{"text": "one"}, {"text": "two"}]),
         ("a.csv", 'text,n\n"one\nmore",1\n007,2\n,3\n', [
             {"text": "one\nmore", "n": 1}, {"text": "007", "n": 2}, {"text": "", "n": 3},
         ]),
@@ -52,13 +52,21 @@ def test_ids_and_other_columns_stay(tmp_path: Path) -> None:
 
 
 def test_names_of_a_folders_files(tmp_path: Path) -> None:
-    for name in ("b", "a"):
-        (tmp_path / "corpus" / name).mkdir(parents=True)
-        (tmp_path / "corpus" / name / "texts.txt").write_text(f"in {name}\n")
-    (tmp_path / "corpus" / "_notes.txt").write_text("passed over")
-    assert [source.name for source in find_sources([(tmp_path / "corpus").as_uri()])] == ["a/texts.txt", "b/texts.txt"]
-    two = find_sources([(tmp_path / "corpus" / name).as_uri() for name in "ab"])
-    assert [source.name for source in two] == [(tmp_path / f"corpus/{name}/texts.txt").as_uri() for name in "ab"]
+    corpus = tmp_path / "ein Körper"
+    for name in ("b", "a ü=1"):
+        (corpus / name).mkdir(parents=True)
+        (corpus / name / "texts.txt").write_text(f"in {name}\n")
+    (corpus / "_notes.txt").write_text("passed over")
+    assert [source.name for source in find_sources([corpus.as_uri()])] == ["a ü=1/texts.txt", "b/texts.txt"]
+    assert without_ids(rows(corpus)) == [{"text": "in a ü=1"}, {"text": "in b"}]
+    two = find_sources([(corpus / name).as_uri() for name in ("a ü=1", "b")])
+    assert [source.name for source in two] == [(corpus / name / "texts.txt").as_uri() for name in ("a ü=1", "b")]
+
+
+def test_a_link_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "0f3c").write_text("one\n")  # as the hub's cache has a file's content
+    (tmp_path / "a.txt").symlink_to("0f3c")
+    assert without_ids(rows(tmp_path / "a.txt")) == [{"text": "one"}]
 
 
 def test_an_edited_line_changes_its_chunk_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
