@@ -27,6 +27,7 @@ KINDS = {".parquet": "Parquet", ".jsonl": "JSON lines", ".ndjson": "JSON lines",
 CHUNK_ROWS = 8192  # on average; a power of two
 MOST_ROWS = 4 * CHUNK_ROWS
 READ_ROWS = 8192  # at a time
+BLOCK_BYTES = 1 << 23  # of JSON lines and CSV, at a time: types follow from the first block, a row fits into two
 SHARD_BYTES = 1 << 20  # of a file, at least, for an actor: some thousand texts, which take a core ten seconds
 URI_LETTERS = "/!$&'()*+,;=:@~"  # that a path in a URI has as they are
 
@@ -199,6 +200,8 @@ def _read(source: Source, columns: Columns) -> Iterator[tuple[pa.Table, float]]:
 
 
 def _check_columns(schema: pa.Schema, columns: Columns, source: Source) -> None:
+    if double := [name for name in (columns.id, columns.text) if schema.names.count(name) > 1]:
+        raise WrongCorpus(f"{source.uri} has several columns {double[0]}")
     if columns.text not in schema.names:
         raise WrongCorpus(f"{source.uri} has no column {columns.text}; it has {', '.join(schema.names)}")
     text = schema.field(columns.text).type
@@ -222,16 +225,21 @@ def _parquet(filesystem: FileSystem, path: str, _: Columns) -> Tables:
 
 
 def _json_lines(filesystem: FileSystem, path: str, _: Columns) -> Tables:
+    """Strings as they stand: Arrow takes those that look like dates for times."""
+    read = json.ReadOptions(block_size=BLOCK_BYTES)
+    with filesystem.open_input_file(path) as file, json.open_json(file, read) as reader:
+        fields = [one.with_type(pa.string()) if pa.types.is_timestamp(one.type) else one for one in reader.schema]
+    parse = json.ParseOptions(explicit_schema=pa.schema(fields))
     with filesystem.open_input_file(path) as file:
-        yield from _positioned(json.open_json(file), file)
+        yield from _positioned(json.open_json(file, read, parse), file)
 
 
 def _csv(filesystem: FileSystem, path: str, columns: Columns) -> Tables:
     """Texts and ids as they stand: a column of numbers is texts, too, and an empty cell is the empty text."""
     options = csv.ConvertOptions(column_types=dict.fromkeys((columns.text, columns.id), pa.string()))
-    parse = csv.ParseOptions(newlines_in_values=True)
+    read, parse = csv.ReadOptions(block_size=BLOCK_BYTES), csv.ParseOptions(newlines_in_values=True)
     with filesystem.open_input_file(path) as file:
-        yield from _positioned(csv.open_csv(file, parse_options=parse, convert_options=options), file)
+        yield from _positioned(csv.open_csv(file, read, parse, options), file)
 
 
 def _positioned(batches: Iterable[pa.RecordBatch], file: Any) -> Tables:

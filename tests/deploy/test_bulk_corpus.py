@@ -11,6 +11,8 @@ import pytest
 from deploy.bulk import corpus
 from deploy.bulk.corpus import Chunk, Columns, WrongCorpus, check_source, chunks, find_sources, uri_of
 
+LONG = "a long text " * 300_000
+
 
 def cut(place: Path, **columns: str) -> list[Chunk]:
     return [chunk for source in find_sources([uri_of(str(place))]) for chunk in chunks(source, Columns(**columns))]
@@ -29,6 +31,10 @@ def without_ids(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     [
         ("a.txt", "\ufeffone\r\ntwo\n\nvier: ü", [{"text": text} for text in ("one", "two", None, "vier: ü")]),
         ("ü b%20#?=.ndjson", '{"text": "one"}\n{"text": "two"}\n', [{"text": "one"}, {"text": "two"}]),
+        ("a.jsonl", '\ufeff{"text": "2020-01-31", "at": "2020-01-31"}\r\n', [
+            {"text": "2020-01-31", "at": "2020-01-31"},
+        ]),
+        ("a.jsonl", f'{{"text": "{LONG}"}}\n{{"text": "two"}}\n', [{"text": LONG}, {"text": "two"}]),
         ("a.csv", 'text,n\n"one\nmore",1\n007,2\n,3\n', [
             {"text": "one\nmore", "n": 1}, {"text": "007", "n": 2}, {"text": "", "n": 3},
         ]),
@@ -107,6 +113,7 @@ def test_chunks_have_a_most_and_the_same_rows_come_as_often_as_they_are_there(
         ("a.jsonl", "{", "cannot be read as JSON lines"),
         ("a.csv", "id,body\n1,x\n", "has no column text; it has id, body"),
         ("a.csv", "", "cannot be read as CSV"),
+        ("a.csv", "id,text,text\n1,x,y\n", "has several columns text"),
         ("a.parquet", "PAR", "cannot be read as Parquet"),
         ("a.txt", "caf\udce9\n", "cannot be read as text"),
     ],
