@@ -1,138 +1,27 @@
 """`python -m deploy.bulk --model DIR --input CORPUS --output FOLDER`: texts to vectors; the same command resumes."""
 
 import argparse
-import logging
-import os
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports by default, and looks here when it is imported
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # an actor has one core
-
-try:
-    import ray
-    from ray.exceptions import RayError
-except ImportError as error:
-    sys.exit(f"python -m deploy.bulk: {error.name} is missing: install the bulk extra, pip install '.[cpu,bulk]'")
-
-from deploy.bulk.corpus import Columns, WrongCorpus, check_source, find_sources
-from deploy.bulk.encoder import TextEncoder, check_choices
-from deploy.bulk.output import AnotherRun, Output, Record
-from deploy.bulk.pipeline import Load, Summary, encode_corpus, quiet, shown, start_tally
-from model.artifact import Artifact, ArtifactError
-from service.errors import ServiceError
-from service.machine import usable_cores
-
-INTERRUPTED = 130  # what shells expect after Ctrl-C
+from export.command import whole
 
 
-def main(arguments: Sequence[str] | None = None, load: Load = TextEncoder.load) -> int:
-    """Encodes; returns the exit code: 1 if it could not, or if a row failed."""
+def main(arguments: Sequence[str] | None = None, **how: Any) -> int:
+    """Encodes; returns the exit code: 1 if it could not, or if a row failed.
+
+    Args:
+        arguments: of the command line.
+        **how: `load` of `deploy.bulk.run.run`.
+    """
     options = _parse(arguments)
     try:
-        summary = _run(options, load)
-    except (AnotherRun, ArtifactError, OSError, ServiceError, ValueError, WrongCorpus) as error:
-        sys.stderr.write(f"python -m deploy.bulk: {error}\n")
-        return 1
-    except RayError as error:
-        sys.stderr.write(f"python -m deploy.bulk: {error}\nRay's own lines are in {_log()}\n")
-        return 1
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; the same command goes on from here\n")
-        return INTERRUPTED
-    sys.stdout.write(f"{options.output} holds {summary}\n")
-    return 1 if summary.failed else 0
-
-
-def _run(options: argparse.Namespace, load: Load) -> Summary:
-    began = time.monotonic()
-    output, columns = Output(_uri(options.output)), Columns(options.id_column, options.text_column)
-    choices = {"prompt_name": options.prompt_name, "dimensions": options.dimensions, "normalize": options.normalize}
-    manifest = Artifact.open(options.model).manifest
-    check_choices(manifest, dimensions=options.dimensions, prompt_name=options.prompt_name)
-    sources = find_sources([_uri(place) for place in options.input])
-    check_source(sources[0], columns)  # what is wrong with all is said before Ray starts
-    with output.locked():
-        output.claim(Record.of(manifest, **choices, text_column=columns.text, id_column=columns.id))
-        with quiet(_log()) as terminal, _ray(options.address, "GPU" if options.gpu else "CPU") as room:
-            tally = start_tally()
-            with shown(tally, sum(source.size for source in sources), terminal):
-                names = encode_corpus(
-                    sources,
-                    columns,
-                    options.model.resolve(),
-                    output.uri,
-                    tally=tally,
-                    workers=options.workers or room,
-                    gpus=1 if options.gpu else 0,
-                    provider="cuda" if options.gpu else "cpu",
-                    max_batch_tokens=options.max_batch_tokens,
-                    load=load,
-                    **choices,
-                )
-            counts = ray.get(tally.read.remote())
-        removed, of_other_files = output.sweep(sources, names)
-        rows, seconds = output.count_rows(), time.monotonic() - began
-        summary = Summary(
-            rows=rows,
-            encoded=counts.encoded,
-            seconds=round(seconds, 1),
-            texts_per_second=round(counts.encoded / seconds, 1),
-            without_text=counts.without_text,
-            failed=counts.failed,
-            failed_ids=counts.failed_ids,
-            removed=removed,
-            of_other_files=of_other_files,
-        )
-        output.write_summary(asdict(summary))
-    _log().unlink()
-    return summary
-
-
-def _log() -> Path:
-    """Where Ray's lines go; what is left there is of a run that failed."""
-    return Path(tempfile.gettempdir()) / f"polyhead-bulk-{os.getpid()}.log"
-
-
-@contextmanager
-def _ray(address: str | None, kind: str) -> Iterator[int]:
-    """Joins a cluster until the block ends, or starts one of this machine alone, which listens for no other.
-
-    Yields:
-        How many actors there is room for: one a core, or a GPU.
-
-    Raises:
-        ValueError: the cluster has none for an encoder.
-    """
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    with ExitStack() as ended:
-        folder = ended.enter_context(tempfile.TemporaryDirectory(prefix="polyhead-", ignore_cleanup_errors=True))
-        ended.callback(ray.shutdown)
-        if address is None:
-            ray.init(
-                address="local",  # else a cluster that this machine is a node of would be joined
-                num_cpus=usable_cores(),
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _node_ip_address="127.0.0.1",
-                _temp_dir=folder,  # Ray leaves its session there
-            )
-        else:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        found = {name: int(ray.cluster_resources().get(name, 0)) for name in ("CPU", kind)}
-        if not all(found.values()):
-            raise ValueError(f"the cluster has {found}; needed are a CPU, and a GPU with --gpu")
-        yield found[kind]
-
-
-def _uri(place: str) -> str:
-    return place.rstrip("/") if "://" in place else Path(place).resolve().as_uri()
+        from deploy.bulk.run import run  # noqa: PLC0415 - --help needs no Ray
+    except ImportError as error:
+        sys.exit(f"python -m deploy.bulk: {error.name} is missing: install the bulk extra, pip install '.[cpu,bulk]'")
+    return run(options, **how)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -156,8 +45,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--no-normalize", dest="normalize", action="store_false", help="vectors as the model gives them"
     )
-    parser.add_argument("--max-batch-tokens", type=int, default=0, help="in one run; 0 is 512, on a GPU 16384")
-    parser.add_argument("--workers", type=int, default=0, help="actors at most; one a core, or a GPU, unless said")
+    parser.add_argument("--max-batch-tokens", type=whole, default=0, help="in one run; 0 is 512, on a GPU 16384")
+    parser.add_argument("--workers", type=whole, default=0, help="actors at most; one a core, or a GPU, unless said")
     parser.add_argument("--gpu", action="store_true", help="an actor a GPU")
     parser.add_argument("--address", help="of a Ray cluster; without it, this machine alone")
     return parser.parse_args(arguments)

@@ -214,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.dimensions:
             places += ["--dimensions", str(given.dimensions)]
         with Watch(cluster, output, given.rows, given.cores) as watch:
-            code = encode([*places, "--address", cluster.address], load)
+            code = encode([*places, "--address", cluster.address], load=load)
         seconds = time.monotonic() - began
         if code:
             return code

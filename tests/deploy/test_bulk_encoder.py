@@ -71,10 +71,20 @@ def test_gives_the_services_vectors(server: ServerProcess, default_artifact: Pat
     np.testing.assert_array_equal(vectors, np.stack(served))
 
 
-def test_without_ray_the_command_says_what_to_install() -> None:
-    code = "import runpy, sys; sys.modules['ray'] = None; runpy.run_module('deploy.bulk', run_name='__main__')"
+NEEDED = ["--model", "a", "--input", "b", "--output", "c"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--help"], 0, "--max-batch-tokens"),
+        ([*NEEDED, "--workers", "-1"], 2, "argument --workers: expected a whole number from 0, got '-1'"),
+        (NEEDED, 1, "python -m deploy.bulk: ray is missing: install the bulk extra, pip install '.[cpu,bulk]'\n"),
+    ],
+)
+def test_without_ray_the_command_says_what_to_install(words: list[str], code: int, said: str) -> None:
+    program = "import runpy, sys; sys.modules['ray'] = None; runpy.run_module('deploy.bulk', run_name='__main__')"
     run = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-c", code, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
-    message = "python -m deploy.bulk: ray is missing: install the bulk extra, pip install '.[cpu,bulk]'\n"
-    assert (run.returncode, run.stderr) == (1, message)
+    assert (run.returncode, said in run.stdout + run.stderr) == (code, True)
