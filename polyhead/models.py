@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -44,8 +44,11 @@ def default_artifact() -> Path:
     """The artifact if the command line names none: a variable's, the one beside us, else what a server exported."""
     if named := os.environ.get(VARIABLE):
         return Path(named)
-    cached = _place(Wanted(), DEFAULT_SHA256)
-    return cached if cached.is_dir() and not DEFAULT_ARTIFACT.is_dir() else DEFAULT_ARTIFACT
+    if not DEFAULT_ARTIFACT.is_dir():
+        with suppress(ArtifactError, OSError):  # no home folder, or another user's
+            if (cached := _place(Wanted(), DEFAULT_SHA256)).is_dir():
+                return cached
+    return DEFAULT_ARTIFACT
 
 
 def load_engine(model: Path) -> Engine:
@@ -134,8 +137,8 @@ def tuned_for(model: Path) -> Tuned | None:
     try:
         record = json.loads(_tuned_path(model).read_text())
         tuned = Tuned(**{name: value for name, value in record.items() if name != "model"})
-    except (FileNotFoundError, NotADirectoryError, TypeError, ValueError):
-        return None  # not tuned, or by another version, or cut off
+    except (ArtifactError, OSError, TypeError, ValueError):
+        return None  # not tuned, or by another version, or cut off, or in a folder that is not this user's
     return tuned if (tuned.processor, tuned.cores) == (processor_name(), usable_cores()) else None
 
 

@@ -175,14 +175,21 @@ def test_a_cache_that_cannot_be_written_to_is_said_with_the_variable_that_moves_
     assert (exports, printed.count("\n")) == ([], 1)
 
 
-def test_a_user_without_a_home_needs_a_named_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_needs_a_named_cache_for_exports_alone(
+    cache: Path, embedder: TaskArtifact, starts: list[Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", home)
     assert models.cache_folder() == cache
+    cache.symlink_to(cache)  # a folder that cannot be looked into
+    assert main(["serve", "--model", str(embedder.artifact)]) == 0
     monkeypatch.delenv("POLYHEAD_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert main(["serve", "--model", str(embedder.artifact)]) == 0
+    assert [one.model for one in starts] == [embedder.artifact] * 2
+    assert (default_artifact(), main(["heads", "--help"])) == (DEFAULT_ARTIFACT, 0)
     with pytest.raises(ArtifactError, match="no home folder .* POLYHEAD_CACHE"):
         models.cache_folder()
 
