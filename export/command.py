@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from export.errors import one_line
 
@@ -43,6 +43,20 @@ count = number(int, lambda value: value > 0, "a whole number above 0")
 positive = number(float, lambda value: 0 < value < math.inf, "a number above 0")
 not_negative = number(float, lambda value: 0 <= value < math.inf, "a number from 0")
 share = number(float, lambda value: 0 <= value < 1, "a share of at least 0 and below 1")
+
+
+class Store(argparse.Action):
+    """What a flag does that says nothing else.
+
+    A flag of several values may be repeated, where argparse keeps the last alone; a value that comes twice counts once.
+    """
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:  # noqa: ARG002
+        """Replaces the default, or adds to the values that were given before."""
+        if option_string and self.nargs == "+":
+            before = getattr(namespace, self.dest)
+            values = list(dict.fromkeys(values if before is self.default else [*before, *values]))
+        setattr(namespace, self.dest, values)
 
 
 def with_flags_placed(message: str, own: Container[str]) -> str:

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from inspect import cleandoc
 
-from export.command import run_command, wait_asleep
+from export.command import Store, run_command, wait_asleep
 from train import commands
-from train.options import Store, add_run_options
+from train.options import add_run_options
 from train.settings import WEIGHTS, has_checkpoint
 
 PROGRAM = "polyhead train"

@@ -23,20 +23,6 @@ def add_model(made: argparse.ArgumentParser, text: str) -> None:
     made.add_argument("model", nargs="?", metavar="MODEL", help=text)
 
 
-class Store(argparse.Action):
-    """What a flag does that says nothing else.
-
-    A flag of several values may be repeated, where argparse keeps the last alone; a value that comes twice counts once.
-    """
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:  # noqa: ARG002
-        """Replaces the default, or adds to the values that were given before."""
-        before = getattr(namespace, self.dest)
-        is_further = self.nargs == "+" and before is not self.default
-        added = [*before, *values] if is_further else values
-        setattr(namespace, self.dest, list(dict.fromkeys(added)) if self.nargs == "+" else added)
-
-
 def add_run_options(made: argparse.ArgumentParser) -> None:
     """Adds the flags of the loop; a command sets its own defaults with `set_defaults` afterwards."""
     of = RunSettings(output=Path())

@@ -76,6 +76,7 @@ def parser_of(doc: str | None, *shared: str, takes: str, **defaults: Any) -> arg
     made = argparse.ArgumentParser(
         sys.argv[0], description=inspect.cleandoc(doc or ""), epilog=f"Takes {takes}.", formatter_class=_Formatter
     )
+    made.register("action", None, command.Store)
     for name in shared:
         made.add_argument(f"--{name}", **SHARED[name])
     for name, default in defaults.items():

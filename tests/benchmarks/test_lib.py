@@ -5,10 +5,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks.lib import texts
-from benchmarks.lib.command import CannotMeasure
+from benchmarks.lib.command import CannotMeasure, parser_of
 from benchmarks.lib.comparison import Sample, compare
 from benchmarks.lib.report import in_turns
 from benchmarks.lib.server import free_port, pss_bytes, started
+
+
+def test_a_flag_of_several_values_may_also_be_repeated() -> None:
+    parser = parser_of("A question?", takes="no time", texts_per_request=[1, 32])
+    for words, expected in {"": [1, 32], "=2": [2], " 2 3": [2, 3], " 2 3 --texts-per-request 4": [2, 3, 4]}.items():
+        assert parser.parse_args(f"--texts-per-request{words}".split() if words else []).texts_per_request == expected
 
 
 def test_a_rate_with_failed_requests_is_no_rate() -> None:
