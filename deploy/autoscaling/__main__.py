@@ -10,9 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 from tqdm import tqdm
+from yaml import YAMLError
 
+from benchmarks.lib.command import new_file
 from deploy.autoscaling.autoscaler import Rules, cpu_only, keda, keda_gpu, read_scaled_object
 from deploy.autoscaling.simulation import CPU, GPU, TRACES, Machine, Report, Simulation
+from export.command import Store
+from service.errors import one_line
 
 WIDTH, HEIGHT, DPI = 3.6, 1.9, 90  # inches of one chart, pixels an inch
 COLOURS = 32
@@ -21,10 +25,10 @@ NEEDED, SERVING, REFUSED = "#6b7785", "#2f6fde", "#d64550"
 COLUMNS = f"{'rules':16}{'load':11}{'replicas':>10}{'turns':>7}{'refused':>10}{'p99':>10}"
 
 
-def settings(compared: Path | None) -> Iterator[tuple[str, Rules, Machine]]:
+def settings(compared: Mapping[str, Rules]) -> Iterator[tuple[str, Rules, Machine]]:
     """What is simulated: a name, rules and a machine."""
-    if compared is not None:
-        yield compared.stem, read_scaled_object(compared), CPU
+    for name, rules in compared.items():
+        yield name, rules, CPU
     yield "autoscale", keda(), CPU
     yield "autoscale-hpa", cpu_only(), CPU
     yield "autoscale-gpu", keda_gpu(), GPU
@@ -44,7 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = [(name, one, machine, load) for name, one, machine in settings(given.compare) for load in given.loads]
     reports: dict[tuple[str, str], Report] = {}
     for name, one, machine, load in tqdm(runs, desc="simulating", unit="run", leave=False, disable=None):
-        reports[name, load] = Simulation(one, machine, TRACES[load], seed=given.seed).run()
+        try:
+            reports[name, load] = Simulation(one, machine, TRACES[load], seed=given.seed).run()
+        except ValueError as error:  # PromQL that is not simulated
+            sys.exit(f"python -m deploy.autoscaling: {name}: {one_line(error)}")
     lines = [COLUMNS, *(describe(name, load, report) for (name, load), report in reports.items())]
     assumed = {name for name, _, machine, _ in runs if not machine.is_measured}
     lines += [f"{name}: what one replica does is assumed, not measured" for name in sorted(assumed)]
@@ -56,11 +63,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m deploy.autoscaling", description=__doc__)
+    parser.register("action", None, Store)
     parser.add_argument("--loads", nargs="+", choices=TRACES, default=list(TRACES), metavar="LOAD", help="%(choices)s")
-    parser.add_argument("--compare", type=Path, metavar="YAML", help="another ScaledObject, simulated first")
-    parser.add_argument("--picture", type=Path, metavar="PNG", help="where the picture is written")
+    parser.add_argument(
+        "--compare", type=_scaled_object, default={}, metavar="YAML", help="another ScaledObject, simulated first"
+    )
+    parser.add_argument("--picture", type=new_file, metavar="PNG", help="where the picture is written")
     parser.add_argument("--seed", type=int, default=0, help="of the arrivals (default: %(default)s)")
     return parser.parse_args(arguments)
+
+
+def _scaled_object(text: str) -> dict[str, Rules]:
+    path = Path(text)
+    if path.stem in ("autoscale", "autoscale-hpa", "autoscale-gpu"):
+        raise argparse.ArgumentTypeError(f"{path.stem} is compared anyway: give the file another name than {text!r}")
+    try:
+        return {path.stem: read_scaled_object(path)}
+    except (LookupError, OSError, TypeError, ValueError, YAMLError) as error:
+        what = f"{type(error).__name__}: {one_line(error)}"
+        raise argparse.ArgumentTypeError(f"expected a ScaledObject with metrics of Prometheus: {what}") from error
 
 
 def draw(reports: Mapping[tuple[str, str], Report], path: Path) -> None:
@@ -74,9 +95,9 @@ def draw(reports: Mapping[tuple[str, str], Report], path: Path) -> None:
             _draw(charts[loads.index(load)][names.index(name)], f"{name}: {load}", report)
         handles, labels = charts[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-        figure.savefig(path, dpi=DPI)
+        figure.savefig(path, dpi=DPI, format="png")
     with Image.open(path) as picture:
-        picture.convert("RGB").quantize(COLOURS).save(path, optimize=True)
+        picture.convert("RGB").quantize(COLOURS).save(path, format="png", optimize=True)
 
 
 def _draw(axes: Axes, title: str, report: Report) -> None:

@@ -1,5 +1,6 @@
 """What the manifests' rules do under load, simulated; what a queue alone would do; and the parts of the simulation."""
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -68,15 +69,41 @@ def test_a_load_that_rises_is_followed(name: str, load: str) -> None:
     assert report.turns() <= {"ramp": 0, "sawtooth": 5, "night": 1}[load]
 
 
-def test_command_prints_a_table_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_a_table_and_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(TRACES, "again", TRACES["large"])
     picture = tmp_path / "autoscaling.png"
-    assert main(["--loads", "large", "--compare", str(QUEUE_ALONE), "--picture", str(picture)]) == 0
+    loads = ["--loads", "large", "--loads", "again"]
+    assert main([*loads, "--compare", str(QUEUE_ALONE), "--picture", str(picture)]) == 0
     head, *lines, note = capsys.readouterr().out.splitlines()
     assert head.split() == ["rules", "load", "replicas", "turns", "refused", "p99"]
-    assert [line.split()[0] for line in lines] == ["queue_alone", *SETTINGS]
+    expected = [[name, load] for name in ("queue_alone", *SETTINGS) for load in ("large", "again")]
+    assert [line.split()[:2] for line in lines] == expected
     assert note == "autoscale-gpu: what one replica does is assumed, not measured"
     with Image.open(picture) as drawn:
-        assert drawn.width > drawn.height  # a row for the one load
+        assert drawn.width > drawn.height  # a row for each of two loads
+
+
+@pytest.mark.parametrize(
+    ("flag", "file", "content", "said"),
+    [
+        ("--compare", "gone.yaml", None, "expected a ScaledObject .* FileNotFoundError"),
+        ("--compare", "a.yaml", "kind: Deployment\nspec: {}\n", "expected a ScaledObject .* KeyError"),
+        ("--compare", "a.yaml", "{{- if .Values }}", "expected a ScaledObject .* ParserError"),
+        ("--compare", "autoscale.yaml", QUEUE_ALONE.read_text(), "autoscale is compared anyway"),
+        ("--compare", "a.yaml", QUEUE_ALONE.read_text().replace("sum(", "count("), "a: .*: expected sum, rate"),
+        ("--picture", "gone/a.png", None, "expected a file in a folder that is there"),
+    ],
+)
+def test_what_cannot_be_compared_or_drawn_is_named(
+    flag: str, file: str, content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / file).write_text(content)
+    with pytest.raises(SystemExit) as ended:
+        main(["--loads", "large", flag, str(tmp_path / file)])
+    assert re.search(said, f"{capsys.readouterr().err}{ended.value.code}")
 
 
 COUNTED, GAUGED = "polyhead_worker_busy_seconds_total", "polyhead_queue_tokens"
