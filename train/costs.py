@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from export.exporter import write_graph
@@ -24,6 +25,7 @@ from model.artifact import GRAPH
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.initialise import initialise
+from train.parallel import from_first
 from train.settings import CostPrecision
 
 TIMED_TEXTS, BATCH = 32, 8
@@ -109,7 +111,10 @@ def _timed_config(config: EncoderConfig, heads: int, neurons: int, layers: int, 
 
 
 def time_networks(encoders: Sequence[Encoder], texts: Sequence[TokenizedText], precision: CostPrecision) -> list[float]:
-    """CPU seconds of each network's graph over texts of usual lengths in batches of 8, medians of turns."""
+    """CPU seconds of each network's graph over texts of usual lengths in batches of 8, medians of turns.
+
+    Processes that train together have the first one's: by others they would remove other parts.
+    """
     chosen = sorted(texts, key=lambda text: len(text.ids))[:: max(1, len(texts) // TIMED_TEXTS)]
     rows = [collate(chosen[start : start + BATCH]) for start in range(0, len(chosen), BATCH)]
     runs: list[tuple[Session, list[Inputs]]] = []
@@ -122,7 +127,8 @@ def time_networks(encoders: Sequence[Encoder], texts: Sequence[TokenizedText], p
     end = time.process_time() + SECONDS
     while len(times) < TURNS or time.process_time() < end:
         times.append([[_run(session, each) for each in inputs] for session, inputs in runs])
-    return [float(value) for value in np.median(np.array(times[1:]), axis=0).sum(axis=1)]
+    seconds: list[float] = from_first(torch.tensor(np.median(np.array(times[1:]), axis=0).sum(axis=1))).tolist()
+    return seconds
 
 
 def _run(session: Session, inputs: Inputs) -> float:

@@ -19,7 +19,6 @@ from model.encoder import Encoder
 from train.distillation import LONGEST, Distillation, Lesson, read_material
 from train.errors import RunError
 from train.folder import load_checkpoint
-from train.parallel import from_first
 from train.reconstruct import last_matched, reconstruct, require_fittable
 from train.removal import order_by_reconstruction
 from train.settings import KINDS, CostPrecision, Kind, RunSettings
@@ -76,7 +75,7 @@ class Heal(Distillation):
         require_embedding(subject.whole, "healing is judged")
         require_fittable(subject.whole.encoder.config)
         config = subject.whole.encoder.config
-        removed, shape = from_first(_choose(subject.whole, subject.pruned, settings, material.learned, run))
+        removed, shape = _choose(subject.whole, subject.pruned, settings, material.learned, run)
         student = apply_shape(subject.whole.encoder, shape)
         if settings.fitting_texts and not run.resume:
             fit(student, subject.whole, material.learned[: settings.fitting_texts], shape.layers)

@@ -7,7 +7,6 @@ are constants to it. The sum of the gradients over the processes is the gradient
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,8 +14,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from train.errors import RunError
-
-Found = TypeVar("Found")
 
 
 class Processes:
@@ -100,12 +97,11 @@ def joined(device: str) -> Iterator[Processes]:
         dist.destroy_process_group()
 
 
-def from_first(own: Found) -> Found:
-    """What the first of the processes that train together found, in each: measured times let them find others."""
-    found = [own]
+def from_first(tensor: Tensor) -> Tensor:
+    """The first process's, in each of those that train together: each measures times of its own."""
     if dist.is_initialized():
-        dist.broadcast_object_list(found)
-    return found[0]
+        dist.broadcast(tensor, 0)
+    return tensor
 
 
 def generator_of(*parts: int) -> torch.Generator:

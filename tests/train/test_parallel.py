@@ -15,14 +15,20 @@ from train.errors import RunError
 from train.folder import RECORD
 from train.parallel import ALONE, Processes
 
-PROGRAM = """
+MEASURED = """
 import os, sys
 sys.path.insert(0, os.getcwd())
-from train import cli, heal
-if os.environ.get("RANK") == "1":  # as where it measures other times
-    heal._choose_heads = lambda *_: ([[0, 0]], "others")
-sys.exit(cli.main(sys.argv[1:]))
+import numpy as np
+from export.texts import TokenizedText
+from model.encoder import Encoder
+from tests.networks import TINY, draw_weights
+from train import costs, parallel
+rows = [TokenizedText(n, np.arange(9), np.zeros(9, bool), np.zeros(9, bool), np.zeros((9, 2), int)) for n in range(8)]
+with parallel.joined("cpu") as processes:
+    seconds = costs.time_networks([draw_weights(Encoder(TINY))], rows, "fp32")
+    open(sys.argv[1] + str(processes.rank), "w").write(str(seconds))
 """
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 RUN = ["--epochs", "0.6", "--batch-size", "7", "--evaluations", "1"]
 
 
@@ -50,14 +56,12 @@ def test_two_processes_have_the_losses_of_one(command: str, tiny_folder: Path, t
         "contrast": ["--pairs", str(rows), "--chunk", "5"],
         "classify": ["--rows", str(rows), "--pairs", "--scores"],
     }[command]
-    (program := tmp_path / "program.py").write_text(PROGRAM)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     records, weights = [], []
-    for name, launcher in (("one", []), ("two", torchrun)):
+    for name, launcher in (("one", []), ("two", TORCHRUN)):
         output = tmp_path / name
-        asked = [str(program), command, str(tiny_folder), *given, *RUN, "--output", str(output)]
+        asked = ["train.cli", command, str(tiny_folder), *given, *RUN, "--output", str(output)]
         subprocess.run(  # noqa: S603 - this interpreter
-            [sys.executable, *launcher, *asked],
+            [sys.executable, *launcher, "-m", *asked],
             check=True,
             capture_output=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -69,3 +73,12 @@ def test_two_processes_have_the_losses_of_one(command: str, tiny_folder: Path, t
     assert losses[1] == pytest.approx(losses[0], abs=2e-5)
     for tensor, expected in weights[0].items():
         torch.testing.assert_close(weights[1][tensor], expected, atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_two_processes_choose_by_the_times_of_the_first(tmp_path: Path) -> None:
+    (program := tmp_path / "program.py").write_text(MEASURED)
+    subprocess.run([sys.executable, *TORCHRUN, str(program), str(tmp_path / "rank")], check=True, capture_output=True)  # noqa: S603
+    found = [json.loads((tmp_path / f"rank{rank}").read_text()) for rank in range(2)]
+    assert found[0] == found[1]
+    assert found[0][0] > 0
