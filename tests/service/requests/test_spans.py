@@ -62,7 +62,7 @@ def test_a_thousand_long_spans_cost_what_short_ones_do(generator: np.random.Gene
 
 def test_white_space_behind_a_cut_text_is_read_once() -> None:
     encoding = KeptEncoding(["a"], [(0, 1)], [0], [0])
-    item = TokenizedInput(np.zeros(1), True, 2, encoding, ("a" + " " * 200_000 + "z",))
+    item = TokenizedInput(np.zeros(1, np.int64), True, 2, encoding, ("a" + " " * 200_000 + "z",))
 
     def seconds(end: int) -> float:
         started = time.process_time()

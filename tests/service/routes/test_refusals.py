@@ -241,11 +241,8 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": [["a"], ["b", "c"]]}, "inputs: expected a text, a pair"),
         ({"inputs": []}, "inputs: expected a text, a pair"),
     ],
-    "reranker /explain": [
-        {"a": "a", "b": "b"},
-        ({}, 'by pairs of tokens; ask for through "network"', 404),
-        ({"b": "a" * 140_000, "through": "network"}, "b: 140000 characters, at most 131072 a text are taken", 413),
-    ],
+    "reranker /explain": [{}, ({"a": "a", "b": "b"}, 'by pairs of tokens; ask for through "network"', 404)],
+    "reranker /explain 2": [{"a": "a", "through": "network"}, ({"b": "a" * 140_000}, "b: 140000 characters", 413)],
     "reranker /zero-shot": [{}, ({"inputs": "a", "candidate_labels": ["b"]}, "zero-shot labels need", 404)],
     "token_classifier /zero-shot": [{}, ({"inputs": "a", "candidate_labels": ["b"]}, "zero-shot labels need", 404)],
     "sparse_encoder /zero-shot": [{}, ({"inputs": "a", "candidate_labels": ["b"]}, "zero-shot labels need", 404)],
@@ -322,10 +319,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"hypothesis_template": "{} or {}"}, "hypothesis_template: expected {} once"),
         ({"hypothesis_template": "{}" + "a" * 1024}, "hypothesis_template"),
     ],
-    "embedder /zero-shot": [
-        {"inputs": ["the cat", "a dog"], "candidate_labels": ["a", "b"]},
-        ({"inputs": ["a", "a" * 140_000]}, "inputs[1]: 140000 characters, at most 131072 a text are taken", 413),
-    ],
+    "embedder /zero-shot": [{"candidate_labels": "a"}, ({"inputs": ["a", "a" * 140_000]}, "inputs[1]: 140000 ", 413)],
     "default_artifact /v2/embed": [
         {"texts": ["a cat"]},
         ({"embedding_types": ["int8"], "output_dimension": 64}, "embedding_types: int8 is for vectors of length 1"),
