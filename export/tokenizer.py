@@ -36,7 +36,7 @@ UNIGRAM_KINDS = ("xlmroberta", "xlm-roberta", "camembert")
 OVERRULED_WORDPIECE_KINDS = (*WORDPIECE_KINDS, "mpnet", "nomic_bert")
 TWO_SEPARATORS = (*BYTE_LEVEL_KINDS, *UNIGRAM_KINDS, "mpnet")  # classes of `transformers`: <s> A </s></s> B </s>
 ONE_SEPARATOR = WORDPIECE_KINDS  # [CLS] A [SEP] B [SEP]
-GIVE_TYPES = ("bert", "electra")  # classes whose second text has token type 1
+GIVE_TYPES = ("bert", "electra", "nomic_bert", "debertav2", "deberta-v2")  # classes whose second text has token type 1
 BERT_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 ROBERTA_TOKENS = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "cls": "<s>", "sep": "</s>"} | {
     "mask": "<mask>"

@@ -14,7 +14,7 @@ from tests.export.conftest import write_json
 from tests.tokenizers import TOKENIZERS, wordpiece
 
 PAIRS = [("the cats sat", "on the mats"), ("lower", ""), ("", "newest"), ("日 word", "naïve café!")]
-CLASSES = [  # kind of tokenizer, class, model type, whether the network has types
+CLASSES = [  # kind of tokenizer, class or none, model type, whether the network has types
     ("wordpiece", "BertTokenizer", "bert", True),
     ("wordpiece", "ElectraTokenizer", "electra", True),
     ("wordpiece", "PreTrainedTokenizerFast", "bert", True),
@@ -24,6 +24,9 @@ CLASSES = [  # kind of tokenizer, class, model type, whether the network has typ
     ("unigram", "XLMRobertaTokenizer", "xlm-roberta", False),
     ("unigram", "CamembertTokenizer", "camembert", False),
     ("wordpiece", "PreTrainedTokenizerFast", "modernbert", False),
+    ("wordpiece", None, "nomic_bert", True),
+    ("deberta", None, "deberta-v2", True),
+    ("deberta", "DebertaV2TokenizerFast", "deberta-v2", True),
 ]
 
 
@@ -34,9 +37,11 @@ def write(folder: Path, tokenizer: Tokenizer, model_type: str, settings: dict[st
 
 
 @pytest.mark.parametrize(("kind", "name", "model_type", "has_types"), CLASSES)
-def test_pairs_are_transformers_own(tmp_path: Path, kind: str, name: str, model_type: str, *, has_types: bool) -> None:
-    settings: dict[str, Any] = {"tokenizer_class": name, "model_max_length": 40}
-    folder = write(tmp_path, TOKENIZERS[kind](), model_type, settings)
+def test_pairs_are_transformers_own(
+    tmp_path: Path, kind: str, name: str | None, model_type: str, *, has_types: bool
+) -> None:
+    settings: dict[str, Any] = {"tokenizer_class": name} if name else {}
+    folder = write(tmp_path, TOKENIZERS[kind](), model_type, {**settings, "model_max_length": 40})
     ours, takes_pairs = prepare_pairs(read_tokenizer(folder), folder, has_types=has_types)
     theirs = AutoTokenizer.from_pretrained(str(folder))
     assert takes_pairs
