@@ -69,7 +69,7 @@ def find_folder(model: str | None, revision: str | None = None, *, allows_pickle
         raise SourceError(f"--revision {revision} is of a model on the hub: name one, such as {DEFAULT_MODEL}")
     if model is None or (model == DEFAULT_MODEL and revision is None and find_spec(DEFAULT_PACKAGE)):
         return _default_folder()
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))  # pathlib's raises for a user who is not there
     if path.is_dir() and revision is not None:
         raise SourceError(f"--revision {revision} is of a model on the hub, and {model} is a folder")
     if path.is_dir():
