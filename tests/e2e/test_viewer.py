@@ -129,6 +129,9 @@ def test_right_to_left_and_emoji_and_nothing(open_viewer: OpenViewer) -> None:
     viewer.page.get_by_label("Hide special tokens").check()
     viewer.type("\u200b")  # not empty, and yet no token
     expect(viewer.page.locator("#readout")).to_contain_text("Nothing is left")
+    expect(viewer.page.locator(".tile.waiting")).to_have_count(0)
+    widths = viewer.page.locator(".tile canvas").evaluate_all("all => all.map(one => one.width)")
+    assert widths == [0] * 73  # and not the maps of the text before
     viewer.type("")
     expect(viewer.page.locator("#work")).to_be_hidden()
     expect(viewer.page.locator("#examples")).to_be_visible()

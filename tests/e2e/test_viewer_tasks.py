@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import expect
+from PIL import Image
+from playwright.sync_api import Route, expect
 
 from export.checkpoint import read_checkpoint
 from export.exporter import export_artifact
@@ -24,8 +25,7 @@ from tests.task_artifacts import TaskArtifact, quick_export
 LONG_PROMPT = "Represent this sentence for searching relevant passages: "
 QUERY, DOCUMENT = "the cat", "the cat sat on the mat."
 DARKNESS = """
-(tile) => {
-  const canvas = tile.querySelector("canvas");
+(canvas) => {
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
   const dark = (row, column) => -[0, 1, 2].reduce((sum, at) => sum + data[4 * (row * canvas.width + column) + at], 0);
   const counted = (length, read) => Array.from({ length }, (_, at) => read(at));
@@ -175,8 +175,7 @@ def test_a_model_without_heads_compares_texts(open_viewer: OpenViewer, viewer_se
     viewer.type(QUERY)
     (entry,) = viewer_server.post("/rerank", {"query": QUERY, "texts": [DOCUMENT]})
     expect(viewer.page.locator("#similarity")).not_to_be_empty()
-    similarity = float(viewer.page.locator("#similarity").inner_text())
-    assert similarity == pytest.approx(entry["score"], abs=1e-4)
+    assert float(viewer.page.locator("#similarity").inner_text()) == pytest.approx(entry["score"], abs=1e-4)
     expect(viewer.page.locator("#tokens-card, #work, #keep").locator("visible=true")).to_have_count(0)
     expect(viewer.page.locator("#notices .notice")).to_contain_text("no attention heads")
     viewer.page.wait_for_load_state("networkidle")
@@ -228,7 +227,7 @@ def test_a_cross_encoder_shows_its_score_and_both_blocks(open_viewer: OpenViewer
 
 @on("reranker")
 def test_a_small_map_of_every_head_shows_what_a_pair_looks_at(
-    open_viewer: OpenViewer, viewer_server: ServerProcess
+    open_viewer: OpenViewer, viewer_server: ServerProcess, tmp_path: Path
 ) -> None:
     viewer = open_viewer("mode=pair", a=QUERY, b=DOCUMENT)
     tiles = viewer.page.locator("#across-grid .tile")
@@ -236,8 +235,8 @@ def test_a_small_map_of_every_head_shows_what_a_pair_looks_at(
     expected = rerank(viewer_server, attention={"layers": "all"})["attention"]["query_to_document"]
     for layer, maps in enumerate(expected):
         for head, weights in enumerate(maps):
-            tile = viewer.page.locator(f'#across-grid [data-key="{layer}.{head}"]')
-            darkness = np.array(tile.evaluate(DARKNESS))
+            canvas = viewer.page.locator(f'#across-grid [data-key="{layer}.{head}"] canvas')
+            darkness = np.array(canvas.evaluate(DARKNESS))
             assert darkness.shape == np.shape(weights)  # query's tokens by document's
             assert np.argmax(darkness) == np.argmax(weights)
             by_weight = darkness.ravel()[np.argsort(weights, axis=None)]
@@ -252,6 +251,13 @@ def test_a_small_map_of_every_head_shows_what_a_pair_looks_at(
     canvas = tiles.first.locator("canvas")
     expect(canvas).to_have_js_property("width", len(words[0]))
     expect(canvas).to_have_js_property("height", len(words))
+    viewer.page.get_by_label("Hide special tokens").check()
+    viewer.type("\u200b", "#b")  # not empty, and yet no token: nothing is left of the pair before
+    expect(viewer.page.locator("#across .readout").last).to_have_text("A text has no tokens.")
+    expect(viewer.page.locator("#across-grid .waiting")).to_have_count(0)
+    assert tiles.locator("canvas").evaluate_all("all => all.map(one => one.width)") == [0] * 8
+    with Image.open(viewer.save("png", tmp_path)) as picture:
+        assert picture.width == 2 * (2 * 744 + 24)  # lines and matrix of one text
 
 
 @on("reranker")

@@ -37,7 +37,8 @@ export class AcrossView {
 
   get drawings() {
     if (!this.answer) return [];
-    return Object.values(this.#blocks).map(({ matrix, title }) => ({ drawing: matrix, caption: title }));
+    const shown = Object.values(this.#blocks).filter((block) => !block.isEmpty);
+    return shown.map(({ matrix, title }) => ({ drawing: matrix, caption: title }));
   }
 
   async load(a, b) {

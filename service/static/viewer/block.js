@@ -38,8 +38,8 @@ export class Block {
   draw() {
     const { weights, rows, columns } = this.#content;
     const map = new NumberMap(Float32Array.from(weights.flat()), rows.length, columns.length);
-    this.#drawing.hidden = !map.values.length;
-    if (!map.values.length) return;
+    this.isEmpty = this.#drawing.hidden = !map.values.length;
+    if (this.isEmpty) return;
     const [from, to] = [{ labels: rows, title: this.#names.from }, { labels: columns, title: this.#names.to }];
     this.matrix.show(drawingModel(map, from, to, { palette: amountPalette(shownTheme()) }));
   }

@@ -78,20 +78,21 @@ export class HeadGrid {
   put(key, map) {
     const tile = this.#tiles.get(key);
     if (!tile) return;
-    Object.assign(tile, { map: shrink(map, TILE_CELLS, TILE_CELLS), largest: map.largest });
+    tile.map = shrink(map, TILE_CELLS, TILE_CELLS);
     tile.button.classList.remove("waiting");
   }
 
   /** Draws the tiles, all of them or some; with `isShared` one number has one colour in all of them. */
   paint({ palette, isShared, keys = this.#tiles.keys() }) {
-    const largest = Math.max(0, ...this.keys.map((key) => this.#tiles.get(key).largest ?? 0));
+    const largest = Math.max(0, ...this.keys.map((key) => this.#tiles.get(key).map?.largest ?? 0));
     for (const key of keys) {
-      const { map, canvas, largest: own } = this.#tiles.get(key);
-      if (!map?.values.length) continue; // not there yet, or nothing is left of the text without its special tokens
-      canvas.style.setProperty("--ratio", map.columns / map.rows);
+      const { map, canvas } = this.#tiles.get(key);
+      if (!map) continue; // not there yet
       canvas.width = map.columns;
       canvas.height = map.rows;
-      const high = isShared && key !== "rollout" ? largest : own;
+      if (!map.values.length) continue; // nothing is left of the text without its special tokens
+      canvas.style.setProperty("--ratio", map.columns / map.rows);
+      const high = isShared && key !== "rollout" ? largest : map.largest;
       canvas.getContext("2d").putImageData(toImage(map, { palette, high, signed: false, threshold: 0 }), 0, 0);
     }
   }
