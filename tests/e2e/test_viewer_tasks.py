@@ -312,6 +312,9 @@ def test_a_multi_vector_model_shows_what_a_token_found(open_viewer: OpenViewer, 
     for width in (1440, 390):
         viewer.page.set_viewport_size({"width": width, "height": 900})
         assert viewer.page.evaluate("document.documentElement.scrollWidth") <= width
+    expect(viewer.page.locator("#matches-note")).to_be_hidden()
+    viewer.type(document * 20, "#b")  # more than the model takes
+    expect(viewer.page.locator("#matches-note")).to_be_visible()
     assert viewer.refused == []
 
 

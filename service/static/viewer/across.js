@@ -77,10 +77,11 @@ export class AcrossView {
   }
 
   #show() {
-    const { score, attention } = this.answer;
+    const { score, attention, truncated } = this.answer;
     Object.assign(byId("score"), { textContent: formatNumber(score) }).dataset.value = score;
     byId("across-failure").hidden = true;
     byId("across-body").hidden = false;
+    byId("across-note").hidden = !truncated;
     byId("across-title-of-map").textContent = this.#title;
     const labels = attention.words ?? attention.tokens;
     const of = (text) => labels.filter((_, at) => attention.segments[at] === text);

@@ -75,7 +75,7 @@ export async function rankTexts(query, texts, signal) {
 }
 
 /**
- * What a cross-encoder says of a pair: `{score, attention}`.
+ * What a cross-encoder says of a pair: `{score, attention, truncated}`.
  *
  * @param {object} [attention] as of `POST /encode`; without it the answer has no attention
  * @param {number[][]} headMask `[layer, head, gate]` each; none where empty
@@ -84,14 +84,18 @@ export async function rankTexts(query, texts, signal) {
 export async function scorePair(query, document, { attention, headMask = [], isRaw = false, signal } = {}) {
   const wanted = { ...(attention && { attention }), ...(headMask.length && { head_mask: headMask }) };
   const body = { query, texts: [document], raw_scores: isRaw, ...wanted };
-  const [entry] = await send("rerank", { body, signal });
-  return entry;
+  return send("rerank", { body, signal, read: readEntry });
 }
 
-/** What a multi-vector model's score of two texts is made of: `{score, matches}`. */
+/** What a multi-vector model's score of two texts is made of: `{score, matches, truncated}`. */
 export async function matchTexts(query, document, signal) {
-  const [entry] = await send("rerank", { body: { query, texts: [document], matches: true }, signal });
-  return entry;
+  return send("rerank", { body: { query, texts: [document], matches: true }, signal, read: readEntry });
+}
+
+/** What `POST /rerank` says of one text, and whether the pair was cut. */
+async function readEntry(response) {
+  const [entry] = await response.json();
+  return { ...entry, truncated: response.headers.has("x-truncated-inputs") };
 }
 
 /** Entities of a text: `{entity_group, score, start, end}` each, by words. */
@@ -181,7 +185,7 @@ async function send(path, options) {
   }
 }
 
-async function sendOnce(path, { body, signal, accept = "application/json" }) {
+async function sendOnce(path, { body, signal, accept = "application/json", read = (response) => response.json() }) {
   const headers = { accept, ...(body && { "content-type": "application/json" }) };
   if (key) headers.authorization = `Bearer ${key}`;
   let response;
@@ -193,7 +197,7 @@ async function sendOnce(path, { body, signal, accept = "application/json" }) {
       signal,
       credentials: "omit",
     });
-    if (response.ok) return await (accept === SAFETENSORS ? response.arrayBuffer() : response.json());
+    if (response.ok) return await (accept === SAFETENSORS ? response.arrayBuffer() : read(response));
   } catch (error) {
     if (signal?.aborted) throw error; // else there is no answer, none to its end, or it is not the service's
     throw new ApiError({ status: 0, code: "unreachable", message: "The server cannot be reached." });

@@ -46,10 +46,11 @@ export class MatchesView {
 
   draw() {
     if (!this.answer) return;
-    const { score, matches } = this.answer;
+    const { score, matches, truncated } = this.answer;
     Object.assign(byId("matches-score"), { textContent: formatNumber(score) }).dataset.value = score;
     byId("matches-failure").hidden = true;
     byId("matches-body").hidden = false;
+    byId("matches-note").hidden = !truncated;
     const isSpecial = matches.map(({ query_offsets: [start, end] }) => start === end);
     this.#strip.show(matches.map((match) => match.query_token), isSpecial);
     this.#strip.shade(matches.map(({ similarity }) => Math.max(0, similarity)));
