@@ -39,18 +39,23 @@ def refuse_where(viewer: ViewerPage, refuse: Callable[[dict[str, Any]], str]) ->
 
 
 def test_a_server_that_is_down_loses_nothing(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer()
+    viewer = open_viewer("mode=pair", b="A dog ran.")
     viewer.type("word " * 600)
     notices = viewer.page.locator("#notices .notice")
     expect(notices).to_contain_text("its end was cut off")
-    viewer.page.route("**/tokenize", lambda route: route.abort())
+    expect(viewer.page.locator("#pair-matrix")).to_be_visible()
+    for path in ("tokenize", "explain"):
+        viewer.page.route(f"**/{path}", lambda route: route.abort())
     viewer.type("Another text")
+    expect(viewer.page.locator("#pair-readout")).to_contain_text("cannot be reached")
     expect(notices).to_have_text(re.compile("cannot be reached"))  # and nothing of the text before
     assert viewer.page.input_value("#a") == "Another text"
-    viewer.page.unroute("**/tokenize")
+    for path in ("tokenize", "explain"):
+        viewer.page.unroute(f"**/{path}")
     viewer.page.get_by_role("button", name="Try again").click()
     viewer.wait_until_filled()
     expect(notices).to_have_count(0)
+    expect(viewer.page.locator("#pair-matrix")).to_be_visible()
     assert viewer.labels() == ["[CLS]", "another", "text", "[SEP]"]
 
 

@@ -286,6 +286,12 @@ def test_a_refused_pair_is_said_in_the_servers_words(open_viewer: OpenViewer) ->
     show_pair(viewer)
     expect(viewer.page.locator("#across-failure")).to_contain_text("the answer would have 99 bytes")
     expect(viewer.page.locator("#across-blocks")).to_be_hidden()
+    viewer.page.unroute("**/rerank")
+    viewer.page.locator("#grid [data-key='1.2']").click()
+    expect(viewer.page.locator("#across-grid .tile:not(.waiting)")).to_have_count(8)
+    expect(viewer.page.locator("#across-note")).to_be_hidden()
+    viewer.type(DOCUMENT * 20, "#b")  # more than the model takes
+    expect(viewer.page.locator("#across-note")).to_be_visible()
 
 
 @on("expanding_encoder")

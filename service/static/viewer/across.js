@@ -123,8 +123,6 @@ export class AcrossView {
 
   /** Takes away what belongs to the texts before. */
   #fail(error) {
-    this.answer = null;
-    this.#grid.stop();
     byId("score").textContent = "";
     byId("across-body").hidden = true;
     Object.assign(byId("across-failure"), { hidden: false, textContent: describeFailure(error) });

@@ -23,6 +23,7 @@ export class Explorer {
   #state;
   #info;
   #views;
+  #reload; // everything, the view of two texts too
   #turns = { text: new Turn(), large: new Turn(), grid: new Turn(), shares: new Turn() };
   onDrawn = () => {};
   statistics = null;
@@ -33,10 +34,11 @@ export class Explorer {
   #hasStatistics = true;
 
   /** @param {{find, grid, figure, strip, effect, notices, pointer}} views */
-  constructor({ state, info, views }) {
+  constructor({ state, info, views, reload }) {
     this.#state = state;
     this.#info = info;
     this.#views = views;
+    this.#reload = reload;
     views.pointer.on(() => this.#point());
   }
 
@@ -66,7 +68,7 @@ export class Explorer {
 
   /** The map that is shown large, and its norms. */
   async loadLarge() {
-    if (isStale()) return this.load();
+    if (isStale()) return this.#reload();
     const signal = this.#turns.large.begin();
     const { values, text } = this.#state;
     if (!text.trim()) return;
@@ -89,7 +91,7 @@ export class Explorer {
 
   /** Small maps of every head, layer by layer, the shown layer first. */
   async loadGrid() {
-    if (isStale()) return this.load();
+    if (isStale()) return this.#reload();
     const signal = this.#turns.grid.begin();
     const { values, text } = this.#state;
     if (!text.trim()) return;
@@ -262,7 +264,7 @@ export class Explorer {
       this.stop();
       document.body.classList.add("stale");
       this.#views.notices.clear("truncated");
-      const action = { name: "Try again", run: () => this.load() };
+      const action = { name: "Try again", run: this.#reload };
       this.#views.notices.show("load", describeFailure(error), { action });
     }
   }

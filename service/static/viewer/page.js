@@ -100,7 +100,7 @@ export class Page {
     this.#effect = new EffectPanel(state, this.#grid, measure);
     const find = new FindPanel(state, this.#grid);
     const views = { find, grid: this.#grid, figure, strip, effect: this.#effect, notices: this.#notices, pointer };
-    this.#explorer = new Explorer({ state, info, views });
+    this.#explorer = new Explorer({ state, info, views, reload: () => this.load() });
     new ComparePanel(this.#explorer);
     new WhyPanel(info);
     this.#pair = this.#viewOfPairs(info);
