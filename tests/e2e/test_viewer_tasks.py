@@ -329,7 +329,6 @@ def test_a_model_that_labels_tokens_marks_entities(open_viewer: OpenViewer, view
     text = "🙂 the cats sat on the mats, lower newest wider."  # a character of two halves in JavaScript
     body = {"inputs": text, "level": "tokens", "aggregation": "first"}
     entities = viewer_server.post("/predict", body)
-    assert entities
     viewer = open_viewer("", a=text)
     marks = viewer.page.locator("#entities-text mark")
     expect(marks).to_have_count(len(entities))
@@ -346,6 +345,13 @@ def test_a_model_that_labels_tokens_marks_entities(open_viewer: OpenViewer, view
     expect(carriers).to_have_count(len(largest))
     assert carriers.locator("bdi").all_text_contents() == [word for word, _ in largest]
     expect(viewer.page.locator("#entities-note")).to_contain_text(f"{explained['labels'][best]} has a logit of")
+    held: list[Route] = []
+    viewer.page.route("**/predict", lambda route: held.extend([route]))
+    viewer.type("the mats " + text)
+    expect(viewer.page.locator("#entities-text")).to_have_text("the mats " + text)
+    expect(marks).to_have_count(0)  # a click on one of the text before would take the place of this one's
+    held[0].fallback()
+    expect(marks).not_to_have_count(0)
     viewer.page.wait_for_load_state("networkidle")
     assert viewer.refused == []
 

@@ -20,13 +20,15 @@ export class EntitiesView {
 
   async load(text) {
     byId("entities").hidden = false;
+    byId("entities-text").textContent = text; // not the marks of the text before
+    byId("entities-note").textContent = "";
     await this.#ask(async (signal) => {
       const found = await findEntities(text, signal);
       const choose = this.#explains && ((mark, entity) => this.#choose(mark, entity, text));
       byId("entities-text").replaceChildren(...marked(Array.from(text), found, choose));
       const hint = choose ? "Choose an entity to see which words carry its label." : "";
       byId("entities-note").textContent = found.length ? hint : "The model finds none in this text.";
-    }, () => byId("entities-text").replaceChildren());
+    });
   }
 
   stop() {
@@ -43,10 +45,9 @@ export class EntitiesView {
   }
 
   /** Waits for an answer that a later request makes needless, or says what failed. */
-  async #ask(answer, onFailure = () => {}) {
+  async #ask(answer) {
     const signal = this.#turn.begin();
     await whileBusy(byId("entities"), signal, () => answer(signal), (error) => {
-      onFailure();
       byId("entities-note").textContent = describeFailure(error);
     });
   }
