@@ -140,6 +140,24 @@ def test_a_link_keeps_a_long_text_whole(viewer: ViewerPage) -> None:
     assert viewer.module("link", body, {"mode": "one", "a": text}) == text
 
 
+def test_a_score_is_not_shown_of_texts_that_are_gone(viewer: ViewerPage) -> None:
+    body = """
+    const real = window.fetch;
+    const view = new module.MatchesView();
+    const score = document.getElementById("matches-score");
+    window.fetch = async () => Response.json([{ score: 1.5, matches: [] }]);
+    await view.load("a", "b");
+    const said = [score.textContent];
+    window.fetch = () => new Promise(() => {});  // no answer yet
+    view.load("a", "c");
+    said.push(score.textContent);
+    view.stop();
+    window.fetch = real;
+    return said;
+    """
+    assert viewer.module("matches", body) == ["1.5000", ""]
+
+
 def test_maps_are_kept_for_going_back_to_them_within_a_bound(viewer: ViewerPage) -> None:
     body = """
     const attention = [{ layers: [0], tokens: [], offsets: [] }];

@@ -30,6 +30,7 @@ export class MatchesView {
     const signal = this.#turn.begin();
     this.texts = [query, document];
     this.answer = null;
+    byId("matches-score").textContent = "";
     this.#pointer.clear();
     await whileBusy(byId("matches"), signal, async () => {
       this.answer = await matchTexts(query, document, signal);
@@ -94,8 +95,6 @@ export class MatchesView {
 
   /** Takes away what belongs to the texts before. */
   #fail(error) {
-    this.answer = null;
-    byId("matches-score").textContent = "";
     byId("matches-body").hidden = true;
     Object.assign(byId("matches-failure"), { hidden: false, textContent: describeFailure(error) });
   }
