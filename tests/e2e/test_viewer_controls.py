@@ -186,6 +186,19 @@ def test_axe_finds_nothing(open_viewer: OpenViewer, theme: str, width: int) -> N
 def test_pictures_of_any_text_are_well_formed_and_nothing_has_none(open_viewer: OpenViewer, tmp_path: Path) -> None:
     viewer = open_viewer(a="a\u0001b <c>\ufffe & 'd'")
     assert lines_of(viewer.save("svg", tmp_path))[1] == "Text: ab <c> & 'd'"
+    outside = """() => [...document.querySelectorAll("text")].filter((text) => {
+      const [own, all] = [text, document.documentElement].map((one) => one.getBoundingClientRect());
+      return own.left < all.left || own.right > all.right || own.top < all.top;
+    }).map((text) => text.textContent)"""
+    viewer.page.get_by_role("radio", name="Words").check(force=True)
+    for text in ("Hi", "ＷＩＤＥｌｅｔｔｅｒｓｏｆａｗｏｒｄ"):
+        viewer.type(text)
+        expect(viewer.page.locator("#tokens .token").nth(1)).to_have_text(text)
+        viewer.wait_until_filled()
+        picture = viewer.page.context.new_page()
+        picture.goto(viewer.save("svg", tmp_path).as_uri())
+        assert picture.evaluate(outside) == []
+        picture.close()
     viewer.page.get_by_label("Hide special tokens").check()
     viewer.type("\u200b")
     expect(viewer.page.locator("#readout")).to_contain_text("Nothing is left")

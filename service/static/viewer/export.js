@@ -1,9 +1,10 @@
 // What is shown, in other programs' forms: SVG, CSV, and the request that gives it, for a shell and for Python.
 
+import { widest } from "./ink.js";
 import { makeImage } from "./matrix.js";
 
 const CELL = 18;
-const LETTER = 7.3; // pixels, of 12 pixels' monospace
+const FONT = "12px monospace";
 const LINE = 18;
 
 /** A map as comma-separated values (RFC 4180): a row a query, a column a key. */
@@ -20,10 +21,14 @@ export function toCsv(labels, map) {
  */
 export function toSvg(title, details, model) {
   const { map, rowLabels, columnLabels } = model;
-  const longest = (labels) => 12 + LETTER * Math.max(...labels.map((label) => [...label].length));
+  const context = document.createElement("canvas").getContext("2d");
+  const longest = (labels, font = FONT) => {
+    context.font = font;
+    return 12 + widest(context, labels, Infinity);
+  };
   const [left, above] = [longest(rowLabels), LINE * (details.length + 2)];
   const top = above + longest(columnLabels);
-  const width = Math.max(left + CELL * map.columns + 12, ...details.map((line) => 24 + LETTER * line.length));
+  const width = 12 + Math.max(left + CELL * map.columns, longest(details), longest([title], `bold ${FONT}`));
   const text = (x, y, words, more = "") => `<text x="${x}" y="${y}"${more}>${escape(words)}</text>`;
   const parts = [
     text(12, LINE, title, ' font-weight="bold"'),

@@ -49,7 +49,14 @@ export class Lines {
 
   paint(context, width) {
     const view = { width, height: this.heightAt(), from: 0 };
-    paintLines(context, this.#model, view, this.#pointer.place, makeBase(this.#model, this.#lines, view, 2));
+    const base = makeBase(this.#model, this.#lines, view, context.getTransform().a);
+    paintLines(context, this.#model, view, this.#pointer.place, base);
+  }
+
+  /** Which tokens are in a picture; "" if all are. */
+  get shown() {
+    const [all, first] = [heightOf(this.#model), this.heightAt()].map((one) => Math.floor(one / rowHeight(this.#model)));
+    return first < all ? `the first ${first} of ${all} tokens` : "";
   }
 
   #layOut() {
