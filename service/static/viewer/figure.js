@@ -90,8 +90,9 @@ export class Figure {
 
   /** The words as the text has them, if the tokenizer changed them. */
   #asWritten(places) {
-    if (places.every((place) => (this.#written[place] ?? this.#labels[place]) === this.#labels[place])) return [];
-    return [quiet(`written ${places.map((place) => `“${this.#written[place]}”`).join(" → ")}`)];
+    const words = places.map((place) => this.#written[place] || this.#labels[place]);
+    if (words.every((word, index) => word === this.#labels[places[index]])) return [];
+    return [quiet(`written ${words.map((word) => `“${word}”`).join(" → ")}`)];
   }
 
   #numbers(read, prefix = "") {
