@@ -95,8 +95,21 @@ def test_text_is_in_a_link_when_asked(open_viewer: OpenViewer) -> None:
 
 
 def test_a_link_with_nonsense_opens_all_the_same(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer("layer=77&head=-3&view=<b>&level=%00&threshold=1e9&off=9.9,1.1,x&mode=three", a=TEXT)
+    nonsense = "layer=77&head=-3&view=<b>&level=%00&threshold=1e9&off=9.9,1.1,x&mode=three&hide=constructor"
+    viewer = open_viewer(nonsense, a=TEXT)
     expect(viewer.page.locator("#head-title")).to_have_text("Layer 0, head 0")
+    wait_for_link(viewer, {})
+
+    def answer(route: Route) -> None:
+        info = route.fetch().json()
+        info["manifest"]["files"].pop("explain.onnx")
+        route.fulfill(json=info)
+
+    viewer.page.route("**/info", answer)
+    viewer.page.reload()
+    expect(viewer.page.locator("#model")).not_to_be_empty()
+    viewer.page.evaluate("location.hash = 'mode=pair&through=network'")  # a link for another artifact, in an open page
+    wait_for_link(viewer, {"mode": ["pair"]})
 
 
 def lines_of(svg: Path) -> list[str | None]:

@@ -4,7 +4,7 @@ import { FIND_KINDS } from "./find_panel.js";
 import { DEFAULTS } from "./state.js";
 
 const choice = (...options) => (text) => (options.includes(text) ? text : undefined);
-const flag = (text) => ({ 0: false, 1: true })[text];
+const flag = (text) => (/^[01]$/.test(text) ? text === "1" : undefined);
 const whole = (largest) => (text) => (/^\d{1,4}$/.test(text) && Number(text) <= largest ? Number(text) : undefined);
 const heads = (text) => {
   if (!/^\d{1,3}\.\d{1,3}(,\d{1,3}\.\d{1,3}){0,4095}$/.test(text)) return undefined;

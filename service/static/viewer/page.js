@@ -39,6 +39,7 @@ export class Page {
   #headCounts;
   #hasHeads;
   #hasPrompt;
+  #hasGraph; // that explains through the network
   #notices;
   #grid;
   #effect;
@@ -57,6 +58,7 @@ export class Page {
     byId("model").textContent = facts.join(" · ") + causal;
     byId("compared").textContent = describeOriginal(info.manifest.parity.original);
     byId("report").hidden = !("heads.json" in info.manifest.files); // few artifacts have one
+    this.#hasGraph = "explain.onnx" in info.manifest.files;
     this.#hasPrompt = bindPrompts(state, info.manifest.defaults);
     this.#keepToModel();
     this.#build(info);
@@ -105,7 +107,7 @@ export class Page {
     new WhyPanel(info);
     this.#pair = this.#viewOfPairs(info);
     if (info.manifest.config.task === "token_classification") {
-      this.#entities = new EntitiesView("explain.onnx" in info.manifest.files);
+      this.#entities = new EntitiesView(this.#hasGraph);
     }
     bindKeep({ state, info, explorer: this.#explorer, figure, pair: this.#pair, writeLink });
   }
@@ -115,9 +117,7 @@ export class Page {
     if (kind === "scoring") return new AcrossView(this.#state, info);
     if (kind === "matching") return new MatchesView();
     if (kind === "other") return new NoPairView(this.#notices, info);
-    const hasGraph = "explain.onnx" in info.manifest.files;
-    byId("through").hidden = !hasGraph;
-    if (!hasGraph) this.#state.set({ through: "pooling" }); // whatever a link says
+    byId("through").hidden = !this.#hasGraph;
     return new PairView(this.#state);
   }
 
@@ -155,7 +155,7 @@ export class Page {
     this.#grid.mark(map === "rollout" ? "rollout" : `${layer}.${head}`, off);
   }
 
-  /** A link may name heads and a prompt that this model does not have. */
+  /** A link may name heads, a prompt and a graph that this model does not have. */
   #keepToModel() {
     const { layer, head, off, prompt } = this.#state.values;
     const has = (at, index) => index < (this.#headCounts[at] ?? 0);
@@ -163,6 +163,7 @@ export class Page {
     const kept = off.filter((key) => has(...key.split(".").map(Number)));
     const place = has(layer, head) ? {} : { layer: has(layer, 0) ? layer : first, head: 0 };
     if (!this.#hasPrompt(prompt)) this.#state.set({ prompt: "" });
+    if (!this.#hasGraph) this.#state.set({ through: "pooling" });
     this.#state.set({ ...place, ...(kept.length < off.length && { off: kept }) });
   }
 }
