@@ -65,6 +65,10 @@ def test_arrows_move_over_the_heads_and_enter_opens(open_viewer: OpenViewer) -> 
     viewer.page.keyboard.press("Enter")
     expect(viewer.page.locator("#head-title")).to_have_text("Layer 2, head 10")
     expect(focused).to_have_attribute("aria-selected", "true")
+    viewer.page.locator("#example").focus()
+    for text in (TEXT, re.compile("^Antidis"), re.compile("^Mary")):  # in a list that stays closed
+        viewer.page.keyboard.press("ArrowDown")
+        expect(viewer.page.locator("#a")).to_have_value(text)
 
 
 def test_a_link_carries_the_view_and_no_text(open_viewer: OpenViewer) -> None:

@@ -103,10 +103,8 @@ export function bindExamples(state, examples, model) {
     select.append(element("option", { value, textContent: example.name }));
     byId("examples").append(button(example.name, () => take(example)));
   });
-  select.addEventListener("change", () => {
-    take(examples[Number(select.value)]);
-    select.value = "";
-  });
+  select.onchange = () => select.value && take(examples[Number(select.value)]);
+  select.onblur = () => (select.value = ""); // not before: arrow keys step through the closed list
 }
 
 /** Shows an example, and the head that answers its question if it is known for this model. */
