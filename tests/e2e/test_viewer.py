@@ -208,6 +208,15 @@ def test_a_phone_scrolls_down_only(open_viewer: OpenViewer) -> None:
         expect(viewer.page.locator("#pair")).to_be_visible(visible=mode == "Two texts")
         widths = viewer.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert widths[0] <= widths[1] == 360
+    viewer.show("Donaudampfschifffahrts" * 4)
+    viewer.page.get_by_role("radio", name="Words").check(force=True)
+    viewer.page.locator("#pin").click()
+    viewer.page.locator("#why summary").click()
+    viewer.page.fill("#why-query", "Donaudampfschifffahrts" * 4)
+    viewer.page.fill("#why-documents", "ship\n" + "Donaudampfschifffahrts" * 5)
+    viewer.page.locator("#why-rank").click()
+    expect(viewer.page.locator("#why-rows tr").last).to_contain_text("sum")
+    assert viewer.page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def test_heads_are_found_sorted_and_filtered_by_figures(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:

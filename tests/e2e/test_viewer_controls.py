@@ -269,6 +269,28 @@ def test_themes_follow_the_system_and_the_button(open_viewer: OpenViewer) -> Non
     assert viewer.page.evaluate(background) == light
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_special_token_among_the_lines_can_be_read_while_it_is_tinted(open_viewer: OpenViewer, theme: str) -> None:
+    viewer = open_viewer("view=lines", theme=theme, a=TEXT)
+    viewer.page.locator("#tokens .token").first.focus()
+    contrast = viewer.page.locator("canvas.lines").evaluate(
+        """async (canvas) => {
+          await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+          const page = new OffscreenCanvas(60, 24).getContext("2d");
+          page.fillStyle = getComputedStyle(canvas.closest(".card")).backgroundColor;
+          page.fillRect(0, 0, 60, 24);
+          page.drawImage(canvas, 0, 0);
+          const { data } = page.getImageData(0, 4, 60, 16);
+          const linear = (byte) => (byte / 255 <= 0.04045 ? byte / 255 / 12.92 : ((byte / 255 + 0.055) / 1.055) ** 2.4);
+          const luminance = Array.from({ length: data.length / 4 }, (_, at) =>
+            [0.2126, 0.7152, 0.0722].reduce((sum, part, band) => sum + part * linear(data[4 * at + band]), 0.05));
+          const ratios = luminance.map((one) => Math.max(one, luminance[0]) / Math.min(one, luminance[0]));
+          return Math.max(...ratios);
+        }"""
+    )
+    assert contrast > 4.5
+
+
 def test_the_chosen_head_is_seen_in_forced_colours(open_viewer: OpenViewer) -> None:
     viewer = open_viewer("layer=3&head=2", a=TEXT)
     viewer.page.emulate_media(forced_colors="active")

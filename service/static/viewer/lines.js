@@ -217,11 +217,12 @@ function paintLabels(context, { step, from, height, ink, at, align, width }, lab
   context.textAlign = align;
   for (let index = first; index < last; index += 1) {
     const top = index * step - from;
-    context.globalAlpha = 0.45 * Math.max(0, Math.min(1, share(index)));
+    const tint = Math.max(0, Math.min(1, share(index)));
+    context.globalAlpha = 0.45 * tint;
     context.fillStyle = ink.accent;
     context.fillRect(align === "right" ? 0 : at, top + 1, align === "right" ? at : width - at, step - 2);
     context.globalAlpha = 1;
-    context.fillStyle = special[index] ? ink.quiet : ink.ink;
+    context.fillStyle = special[index] ? `color-mix(in oklab, ${ink.ink} ${100 * tint}%, ${ink.quiet})` : ink.ink;
     context.fillText(fit(context, labels[index], room), align === "right" ? at - 5 : at + 5, top + step / 2 + 0.5);
   }
 }
