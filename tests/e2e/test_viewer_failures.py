@@ -126,6 +126,15 @@ def test_a_key_is_asked_for_by_whatever_was_refused_without_one(open_viewer: Ope
     expect(viewer.page.get_by_label("API key")).to_be_visible()
 
 
+def test_a_gateway_that_knows_its_callers_by_a_cookie_knows_the_page(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    viewer.page.context.add_cookies([{"name": "session", "value": "known", "url": viewer.origin}])
+    with viewer.page.expect_request("**/tokenize") as sent:
+        viewer.type(TEXT)
+    assert sent.value.all_headers().get("cookie") == "session=known"
+    viewer.page.context.clear_cookies()
+
+
 def test_a_gateway_that_answers_in_json_of_its_own_is_heard(open_viewer: OpenViewer) -> None:
     viewer = open_viewer()
     body = """

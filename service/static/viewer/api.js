@@ -195,7 +195,6 @@ async function sendOnce(path, { body, signal, accept = "application/json", read 
       headers,
       body: body && JSON.stringify(body),
       signal,
-      credentials: "omit",
     });
     if (response.ok) return await (accept === SAFETENSORS ? response.arrayBuffer() : read(response));
   } catch (error) {
