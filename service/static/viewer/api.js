@@ -38,9 +38,9 @@ export function hasKey() {
 
 /** What the service answered instead of an answer; `status` is 0 where it could not be reached. */
 export class ApiError extends Error {
-  constructor({ status, code, message, param = null, retryAfter = 0 }) {
+  constructor({ status, message, param = null, retryAfter = 0 }) {
     super(message);
-    Object.assign(this, { status, code, param, retryAfter, hadKey: Boolean(key) });
+    Object.assign(this, { status, param, retryAfter, hadKey: Boolean(key) });
   }
 
   /** Whether the service does not know the field or route, or its artifact cannot do it: asking again is no use. */
@@ -199,18 +199,18 @@ async function sendOnce(path, { body, signal, accept = "application/json", read 
     if (response.ok) return await (accept === SAFETENSORS ? response.arrayBuffer() : read(response));
   } catch (error) {
     if (signal?.aborted) throw error; // else there is no answer, none to its end, or it is not the service's
-    throw new ApiError({ status: 0, code: "unreachable", message: "The server cannot be reached." });
+    throw new ApiError({ status: 0, message: "The server cannot be reached." });
   }
   throw await readFailure(response);
 }
 
 async function readFailure(response) {
   const retryAfter = Number(response.headers.get("retry-after")) || 0;
-  let failure = { code: "unknown", message: `The server answered ${response.status}.` };
+  let failure = { message: `The server answered ${response.status}.` };
   try {
-    const { error, error_type: code } = await response.json();
+    const { error, error_type: kind } = await response.json();
     if (typeof error?.message === "string") failure = error;
-    else if (typeof error === "string" && code) failure = { code, message: error }; // as POST /rerank writes it
+    else if (typeof error === "string" && kind) failure = { message: error }; // as POST /rerank writes it
   } catch {
     // something between the page and the service answered; its status is all there is to say
   }

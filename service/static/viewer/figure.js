@@ -53,7 +53,6 @@ export class Figure {
     const measures = measure === "both" ? ["weights", "norms"] : [measure];
     this.panes = measures.flatMap((one) => views.map((kind) => this.#pane(one, kind)));
     this.#host.replaceChildren(...this.panes.map(({ figure }) => figure));
-    this.#host.dataset.panes = this.panes.length;
   }
 
   #pane(measure, kind) {
