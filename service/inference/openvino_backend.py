@@ -67,7 +67,7 @@ class OpenVinoBackend:
             logger.warning("this processor has no bf16 (AMX or AVX512-BF16): computing in float32, at its speed")
         names = {entry.get_any_name() for entry in self._compiled.inputs}
         self._feeds = [(name, feed) for name, feed in plan_feeds(artifact) if name in names]
-        self._lock = threading.Lock()
+        self._lock, self._loading = threading.Lock(), threading.Lock()
         self._idle: list[Any] = []  # inference requests that no run uses
         self._full: OnnxBackend | None = None
 
@@ -104,16 +104,16 @@ class OpenVinoBackend:
 
     def close(self) -> None:
         """Frees both engines; runs that are under way keep theirs until they end."""
-        with self._lock:
-            self._idle.clear()
-            if self._full is not None:
-                self._full.close()
+        self._idle.clear()
+        if self._full is not None:
+            self._full.close()
         del self._compiled
 
     def _full_backend(self) -> OnnxBackend:
-        with self._lock:
+        with self._loading:  # seconds, in which plain answers go on
             if self._full is None:
                 logger.info("loading the graph for attention weights, norms, head masks and token vectors")
+                self._artifact.check()  # the folder may hold another model by now
                 self._full = OnnxBackend(self._artifact, intra_op_threads=self._intra_op_threads)
             return self._full
 

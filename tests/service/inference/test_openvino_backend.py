@@ -4,6 +4,8 @@ import asyncio
 import os
 import shutil
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from polyhead import Engine
 from polyhead.tune import held_memory
 from service.batching.batcher import Batcher
 from service.batching.jobs import Job
+from service.inference import openvino_backend
 from service.inference.backend import Batch, Cancellation
 from service.inference.onnx_backend import OnnxBackend, ProviderUnavailable
 from service.inference.openvino_backend import OpenVinoBackend, _CancellableRun, load_backend
@@ -85,6 +88,36 @@ def test_what_is_asked_for_besides_is_onnx_runtimes_to_the_bit(artifact: Artifac
         for layer, norms in expected.value_norms.items():
             np.testing.assert_array_equal(found.value_norms[layer], norms)
         assert (found.last_hidden_state is None) == (expected.last_hidden_state is None)
+
+
+def test_plain_answers_go_on_while_the_other_graph_loads(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, is_loading, may_load = OpenVinoBackend(artifact), threading.Event(), threading.Event()
+
+    def load(*_: Any, **__: Any) -> OnnxBackend:
+        is_loading.set()
+        may_load.wait(PATIENCE)
+        return OnnxBackend(artifact)
+
+    monkeypatch.setattr(openvino_backend, "OnnxBackend", load)
+    with ThreadPoolExecutor(2) as threads:
+        waiting = threads.submit(backend.run, batch(artifact, [3], wants_tokens=True))
+        assert is_loading.wait(PATIENCE)
+        plain = threads.submit(backend.run, batch(artifact, [3]))
+        try:
+            assert len(plain.result(PATIENCE / 4).output) == 1
+        finally:
+            may_load.set()
+        assert waiting.result(PATIENCE).last_hidden_state is not None
+
+
+def test_the_other_graph_is_the_one_that_was_verified(artifact: Artifact, tmp_path: Path) -> None:
+    copy = Artifact(shutil.copytree(artifact.directory, tmp_path / "copy"), artifact.manifest)
+    backend, graph = OpenVinoBackend(copy), copy.path(GRAPH)
+    content = bytearray(graph.read_bytes())
+    content[-len(content) // 4] ^= 1
+    graph.write_bytes(content)
+    with pytest.raises(ArtifactError, match="the manifest says"):
+        backend.run(batch(artifact, [3], wants_tokens=True))
 
 
 def test_the_graph_for_it_keeps_its_weights_in_the_other_ones_file(artifact: Artifact) -> None:
