@@ -293,17 +293,15 @@ def make_batcher(
 
 def plan_runtime(settings: Settings) -> Runtime:
     """The threads that the settings ask for. By default a CPU gets a worker for each usable core, a GPU one."""
-    workers = settings.workers
-    if not workers:
-        workers = 1 if settings.provider == "cuda" else max(1, usable_cores() // settings.intra_op_threads)
-    elif settings.provider == "cpu":
-        cores, threads = usable_cores(), settings.intra_op_threads
-        if workers * threads > cores:
-            logger.warning(
-                "%d workers with %d threads compete for %d usable cores: set --workers %d, or 0 to have it chosen",
-                *(workers, threads, cores, max(1, cores // threads)),
-            )
-    return Runtime(settings.provider, workers, settings.intra_op_threads)
+    cores, threads, on_cpu = usable_cores(), settings.intra_op_threads, settings.provider == "cpu"
+    workers = settings.workers or (max(1, cores // threads) if on_cpu else 1)
+    if on_cpu and workers * threads > cores:
+        fewer = f"--workers {cores // threads}, or 0 to have it chosen"
+        advice = f"--intra-op-threads {cores}" if threads > cores else fewer
+        logger.warning(
+            "%d workers with %d threads compete for %d usable cores: set %s", workers, threads, cores, advice
+        )
+    return Runtime(settings.provider, workers, threads)
 
 
 def warn_of_slow_precision(manifest: Manifest, provider: str) -> None:
