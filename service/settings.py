@@ -175,7 +175,7 @@ class Settings(BaseSettings):
             yield "model-store: needs --admin-port, on which models are added, and --processes 1"
         if self.model_store is not None and not self.model_store.is_dir():
             yield f"model-store: {self.model_store} is no directory"
-        if self.admin_port and self.admin_port == self.port:
+        if self.admin_port and self.admin_port == self.port and self.uds is None:
             yield f"admin-port is {self.admin_port}, as port is: expected another one"
         given = self.api_keys.get_secret_value()
         if given and not split_list(given):  # else a slip in a template would open the service to everybody

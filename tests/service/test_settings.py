@@ -92,6 +92,10 @@ def test_what_holds_one_request_may_be_just_as_large() -> None:
     assert read_settings(["m", *(f"--{name}=9" for name in limits)]).max_queue_tokens == 9
 
 
+def test_beside_a_socket_every_admin_port_is_free() -> None:
+    assert read_settings(["m", "--uds", "socket", "--admin-port", "8000"]).admin_port == 8000
+
+
 def test_host_names_are_taken() -> None:
     hosts = "a.example, *.b.example, localhost, 127.0.0.1, [::1], my_service"
     assert read_settings(["--model", "m", "--allowed-hosts", hosts]).allowed_hosts == hosts
