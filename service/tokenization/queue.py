@@ -107,8 +107,8 @@ class TokenizerQueue:
         if max(joined, sum(part.characters for part in parts)) <= INLINE_CHARACTERS:
             return join([without_panic(part.tokenize) for part in parts])
         request = _Request(parts, join)
-        self._add(request, seconds)
         try:
+            self._add(request, seconds)
             async with asyncio.timeout(seconds):
                 result, error = await request.future
         except TimeoutError:

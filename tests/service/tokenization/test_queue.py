@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -48,6 +49,18 @@ async def begin(queue: TokenizerQueue, *parts: Part, deadline: float | None = No
     task = asyncio.create_task(queue.run(parts, list, deadline))
     await asyncio.sleep(0)
     return task
+
+
+async def test_a_request_for_which_the_system_gives_no_thread_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, work = TokenizerQueue(1), Work()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await queue.run([work.part("first")], list, None)
+    assert queue.characters == 0
+    work.release()
+    assert await queue.run([work.part("second")], list, None) == ["second"]
+    assert work.done == ["second"]
 
 
 async def test_a_long_request_leaves_others_their_turns_and_counts_what_waits() -> None:
