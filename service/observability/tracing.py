@@ -100,7 +100,7 @@ class RequestTrace:
         self._span.set_attributes(attributes)
         if context.status >= 500:
             self._span.set_status(Status(StatusCode.ERROR))
-        self._span.end()
+        self._span.end(self._nanoseconds(time.monotonic()))
 
     def _nanoseconds(self, moment: float) -> int:
         """A `time.monotonic()` as nanoseconds since 1970. One request has one difference between the clocks."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -98,6 +99,14 @@ def test_spans_follow_each_other_and_stand_in_the_present(serve: Serve) -> None:
     assert moments[-1] <= ended
     start, end = times(traced.spans["inference"])
     assert end - start >= 0.05e9
+
+
+def test_a_clock_that_is_set_changes_no_duration(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
+    hour_ago = SimpleNamespace(time_ns=lambda: time.time_ns() - 3600 * 10**9, monotonic=time.monotonic)
+    monkeypatch.setattr("service.observability.tracing.time", hour_ago)  # the SDK's own clock is right
+    traced.served.encode({"inputs": "cat"})
+    began, ended = times(traced.spans["POST /encode"])
+    assert ended - began < 60 * 10**9
 
 
 def test_callers_trace_goes_on(traced: Traced) -> None:
