@@ -158,7 +158,10 @@ def _portions(lines: Iterable[bytes], most: int) -> Iterator[bytes]:
 
 
 def _described(record: logging.LogRecord, fields: Mapping[str, Any]) -> dict[str, Any]:
-    line = _head(record.created, record.levelname.lower(), record.name, record.getMessage())
+    message = str(record.msg)
+    with contextlib.suppress(Exception):  # a library's message that its arguments do not fit fails no request
+        message = record.getMessage()
+    line = _head(record.created, record.levelname.lower(), record.name, message)
     line |= {**fields, **getattr(record, "fields", {})}
     if record.exc_info and record.exc_info[1] is not None:
         line["error"] = describe(record.exc_info[1])

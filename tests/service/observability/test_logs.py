@@ -63,6 +63,12 @@ def test_a_terminal_gets_lines_for_a_person() -> None:
     assert request.split()[1:] == ["info", "request", "route=/encode", "status=200"]
 
 
+def test_a_message_that_its_arguments_do_not_fit_is_no_failure(lines: io.BytesIO, handler: logs.JsonHandler) -> None:
+    handler.handle(logging.LogRecord("some.module", logging.WARNING, "", 0, "%d texts", (TEXT,), None))
+    (line,) = read(lines)
+    assert line["message"] == "%d texts"
+
+
 def test_level_holds(lines: io.BytesIO, handler: logs.JsonHandler) -> None:
     logging.getLogger("some.module").debug("unseen")
     logging.getLogger("uvicorn.error").info("unseen too")
