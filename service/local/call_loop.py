@@ -33,8 +33,10 @@ class CallLoop:
         """What a call returns, once it has.
 
         Raises:
-            NotReady: closed, or of another process.
+            NotReady: closed, of another process, or called from a call's `progress`, which this loop waits for.
         """
+        if threading.current_thread() is self._thread:
+            raise NotReady("`progress` is called on the engine's own thread: call the engine from another one")
         running = self._start(call)
         try:
             return running.result()

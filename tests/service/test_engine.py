@@ -198,6 +198,20 @@ def test_a_failing_callback_fails_the_call(engine: Engine) -> None:
         engine.encode(random_texts(3 * PORTION_TEXTS), progress=lambda count: done.append(count // 0))
 
 
+def test_a_callback_that_calls_the_engine_is_refused(engine: Engine) -> None:
+    refused: list[str] = []
+
+    def call() -> None:
+        with pytest.raises(NotReady) as caught:
+            engine.encode(TEXT, progress=lambda _: engine.encode(TEXT))
+        refused.append(str(caught.value))
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(5)
+    assert refused == ["`progress` is called on the engine's own thread: call the engine from another one"]
+
+
 def test_half_a_surrogate_pair_is_refused_by_its_place(engine: Engine) -> None:
     with pytest.raises(Invalid, match=r"inputs\[600\]: character 4 is half of a surrogate pair"):
         engine.encode([*random_texts(600), "cat \ud800"])
