@@ -136,8 +136,9 @@ class Runner:
         if isinstance(backend, OpenVinoBackend):
             runtime = replace(runtime, engine=OPENVINO, computes_in=backend.computes_in)
         batcher = make_batcher(backend, settings, workers=runtime.workers, on_batch=on_batch)
-        batcher.start()
-        return cls(artifact, tokenizer, batcher, runtime, make_decompositions(artifact, settings, runtime, on_batch))
+        runner = cls(artifact, tokenizer, batcher, runtime, make_decompositions(artifact, settings, runtime, on_batch))
+        batcher.start()  # last: a folder that turns out to be broken leaves no threads, which would keep the backend
+        return runner
 
     @property
     def manifest(self) -> Manifest:

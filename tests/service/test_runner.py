@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import service.runner
-from model.artifact import read_manifest
+from model.artifact import ArtifactError, read_manifest
 from polyhead import Engine
 from service import runner as runtime
 from service.batching import executor
@@ -56,6 +57,15 @@ def test_a_run_hangs_once_no_deadline_can_be_left(
             assert runner.is_alive() == is_alive
         backend.gate.set()
         caller.join()
+
+
+def test_a_load_that_fails_late_leaves_no_threads(fake_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service.runner, "load_backend", Slow)
+    monkeypatch.setattr(service.runner.TokenOutputs, "load", Mock(side_effect=ArtifactError("no layers")))
+    before = threading.enumerate()
+    with pytest.raises(ArtifactError, match="no layers"):
+        Runner.load(fake_artifact)
+    assert threading.enumerate() == before
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, *flags: str, cores: int = 4) -> Runtime:
