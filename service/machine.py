@@ -138,8 +138,8 @@ def _upwards(mount: Path, path: str) -> Iterator[Path]:
 def _read_text(path: Path) -> str | None:
     """The text of a small file of the kernel; None if there is none."""
     try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8", errors="surrogateescape").strip()  # a group's name may be any bytes
+    except OSError:
         return None
 
 

@@ -24,7 +24,7 @@ def tree(root: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n", encoding="ascii")
+        path.write_text(text + "\n", encoding="utf-8")
     return root
 
 
@@ -45,6 +45,7 @@ QUOTAS: dict[str, tuple[dict[str, str], float | None]] = {
     "version 2, no quota": (v2("/a", **{"/a": "max 100000"}), None),
     "version 2, quota of the parent only": (v2("/a/b", **{"/a/b": "max 100000", "/a": "300000 100000"}), 3.0),
     "version 2 without a namespace, path of the host": (v2("/kubepods/pod1/c1", **{"": "200000 100000"}), 2.0),
+    "version 2, a name beyond ASCII": (v2("/größe", **{"/größe": "200000 100000"}), 2.0),
     "version 2 with a path above the namespace": (v2("/../../other", **{"": "200000 100000"}), 2.0),
     "version 1": (
         {"proc/self/cgroup": "5:memory:/a\n4:cpu,cpuacct:/a\n1:name=systemd:/a"}
