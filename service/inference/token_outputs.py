@@ -95,10 +95,10 @@ class QueryTable:
         """
         if not artifact.manifest.query_table:
             return None
-        weights = _read(artifact).get("query_weights")
-        if weights is None or weights.ndim != 1 or len(weights) > artifact.manifest.config.vocab_size:
+        weights, vocab_size = _read(artifact).get("query_weights"), artifact.manifest.config.vocab_size
+        if weights is None or weights.ndim != 1 or len(weights) > vocab_size:
             raise ArtifactError(f"{artifact.path(FURTHER_OUTPUTS)} holds no table of weights; export it again")
-        return cls(weights, ends)
+        return cls(np.pad(weights, (0, vocab_size - len(weights))), ends)  # networks may have more ids than words
 
     def words(self, ids: Int64Array) -> Float32Array:
         """The ids of a text's words, ascending, and their weights, [words, 2], in the form of the graph's output."""

@@ -29,7 +29,7 @@ from export.tasks.vectors import TOKEN_OUTPUT_THRESHOLDS, measure_token_outputs
 from model.artifact import FURTHER_OUTPUTS, Artifact, ArtifactError
 from polyhead import Engine
 from service.errors import Invalid
-from service.inference.token_outputs import TokenOutputs
+from service.inference.token_outputs import QueryTable, TokenOutputs
 from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import LONGEST, SIZES, TaskArtifact, export_folder, quick_export
 
@@ -251,6 +251,14 @@ def test_queries_are_read_by_a_table(client: Client, routed: TaskArtifact) -> No
         assert [list(words["indices"]) for words in engine.encode(texts, role="query").sparse] == [
             [word["index"] for word in words] for words in post(asked, "/embed_sparse", inputs=texts, role="query")
         ]
+
+
+def test_ids_beyond_the_table_have_no_weight(routed: TaskArtifact, tmp_path: Path) -> None:
+    manifest = Artifact.open(routed.artifact).manifest
+    np.savez(tmp_path / FURTHER_OUTPUTS, query_weights=np.ones(5, np.float32))
+    table = QueryTable.load(Artifact(tmp_path, manifest), (None, None))
+    assert table is not None
+    assert table.words(np.array([3, manifest.config.vocab_size - 1])).tolist() == [[3, 1]]
 
 
 @pytest.mark.parametrize("change", [{"attention": {}}, {"head_mask": [[0, 0, 0]]}, {"output": "tokens"}])
