@@ -5,7 +5,6 @@ A counter or histogram of the whole is the sum of its parts. A gauge is combined
 
 import asyncio
 import math
-import re
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,9 +24,7 @@ Snapshot = list[dict[str, Any]]
 """One mapping a metric, of JSON's types: name, documentation, type, and samples of [name, labels, value, exemplar]."""
 
 PAGES_A_SECOND = 4
-_ACCEPT_CHARACTERS = 1024  # that are looked at; Prometheus sends some 200
-_OTHER_VERSION = re.compile(r"\bversion=(?!(0\.0\.[14]|1\.0\.0)\s*(?:[;,]|$))[^;,]+")
-"""What the library would repeat in the content type, whatever it is: each would be a page of its own to keep."""
+_OPEN_METRICS = "application/openmetrics-text"
 
 
 def _largest(ours: float, theirs: float) -> float:
@@ -91,7 +88,7 @@ class MetricsPages:
 
     async def read(self, accept: str, snapshot: Callable[[], Awaitable[Snapshot | None]]) -> tuple[bytes, str]:
         """The page and its content type; `snapshot` returns the metrics of all processes, None for one alone."""
-        accept = _OTHER_VERSION.sub("version=0", accept[:_ACCEPT_CHARACTERS])
+        accept = _OPEN_METRICS if _OPEN_METRICS in accept else ""  # else a page for each version that is named
         content_type, now = choose_encoder(accept)[1], time.monotonic()
         is_often = len(self._written) == PAGES_A_SECOND and now < self._written[0] + 1
         kept, page = self._kept.get(content_type, (-math.inf, b""))

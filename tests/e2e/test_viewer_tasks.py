@@ -50,19 +50,16 @@ def viewer_server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
 def prompted(default_artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """The default model with prompts."""
     prompts = {"prompts": {"query": LONG_PROMPT, "document": "page: "}, "default_prompt_name": "document"}
-    return SimpleNamespace(
-        artifact=with_manifest(default_artifact, tmp_path_factory.mktemp("prompted") / "copy", defaults=prompts)
-    )
+    copy = tmp_path_factory.mktemp("prompted") / "copy"
+    return SimpleNamespace(artifact=with_manifest(default_artifact, copy, defaults=prompts))
 
 
 @pytest.fixture(scope="module")
 def dot_products(embedder: TaskArtifact, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """An embedder made for dot products, whose vectors have lengths of their own, with texts to begin with."""
-    directory = tmp_path_factory.mktemp("dot") / "copy"
-    defaults = {"unit_length": False, "similarity": "dot"}
-    return SimpleNamespace(
-        artifact=with_manifest(embedder.artifact, directory, defaults=defaults, examples=[DOCUMENT, "the dog"])
-    )
+    copy, defaults = tmp_path_factory.mktemp("dot") / "copy", {"unit_length": False, "similarity": "dot"}
+    changes: dict[str, Any] = {"defaults": defaults, "examples": [DOCUMENT, "the dog"]}
+    return SimpleNamespace(artifact=with_manifest(embedder.artifact, copy, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +104,7 @@ def test_a_prompt_of_the_model_is_chosen(open_viewer: OpenViewer, viewer_server:
     prompt.select_option(label="none")
     expect(viewer.page.locator("#tokens .token").nth(1)).to_have_text("the")
     viewer.wait_until_filled()
+    assert "no prompt" in viewer.save("svg", tmp_path).read_text()
 
 
 def show_pair(viewer: ViewerPage) -> None:

@@ -7,7 +7,7 @@ import { copyText, drawPicture, jsonFile, saveFile, toRows } from "./keep.js";
 import { ofOneText } from "./maps.js";
 import { describeFailure } from "./notices.js";
 import { amountPalette } from "./palette.js";
-import { attentionOptions, largeAttention, promptOptions } from "./source.js";
+import { NO_PROMPT, attentionOptions, largeAttention, promptOptions } from "./source.js";
 
 const COPIED_FOR = 2000; // milliseconds
 
@@ -101,7 +101,7 @@ function detailsOf(state, { request, maps }) {
     measure,
     level === "word" ? "by words" : "by tokens",
     ...(hide ? [`without special tokens${sums}`] : []),
-    ...(prompt ? [`prompt: ${prompt}`] : []),
+    ...(prompt ? [prompt === NO_PROMPT ? "no prompt" : `prompt: ${prompt}`] : []),
     ...(threshold ? [`hidden below ${threshold} % of the largest`] : []),
     ...(off.length ? [`heads switched off for the effect: ${off.join(", ")}`] : []),
   ];
