@@ -61,7 +61,7 @@ def test_a_run_hangs_once_no_deadline_can_be_left(
 
 def test_a_load_that_fails_late_leaves_no_threads(fake_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service.runner, "load_backend", Slow)
-    monkeypatch.setattr(service.runner.TokenOutputs, "load", Mock(side_effect=ArtifactError("no layers")))
+    monkeypatch.setattr("service.runner.TokenOutputs.load", Mock(side_effect=ArtifactError("no layers")))
     before = threading.enumerate()
     with pytest.raises(ArtifactError, match="no layers"):
         Runner.load(fake_artifact)
