@@ -124,6 +124,7 @@ def export_artifact(
             explains=explains,
             compared=compared,
         )
+        require_free(output, force=force)  # once more: an export takes minutes
         _put_in_place(made, output)
     return manifest
 

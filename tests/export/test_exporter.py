@@ -85,6 +85,23 @@ def test_replaces_only_an_artifact_or_an_empty_directory(tmp_path: Path) -> None
             require_free(output, force=True)
 
 
+@pytest.mark.parametrize(("force", "name"), [(False, MANIFEST), (True, "thesis.txt")])
+def test_what_gets_the_name_during_the_export_stays(
+    tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool, name: str
+) -> None:
+    output = tmp_path / "tiny"
+
+    def meanwhile(*_: Any, **__: Any) -> None:
+        output.mkdir()
+        (output / name).write_text("another's")
+
+    monkeypatch.setattr(export.exporter, "_make", meanwhile)
+    with pytest.raises(OutputExists):
+        export_artifact(tiny_checkpoint, output, force=force)
+    assert (output / name).read_text() == "another's"
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+
+
 def test_a_place_that_cannot_be_written_to_is_said_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
