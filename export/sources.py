@@ -93,8 +93,7 @@ def _default_folder() -> Folder:
 def _fetch(model: str, revision: str | None, *, allows_pickles: bool) -> Folder:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read by huggingface_hub when it is imported
     from httpx2 import ConnectError, HTTPError, TimeoutException  # noqa: PLC0415 - the hub's; no OSErrors
-    from huggingface_hub import HfApi, is_offline_mode, snapshot_download  # noqa: PLC0415 - after the variable
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError  # noqa: PLC0415
+    from huggingface_hub import HfApi, errors, is_offline_mode, snapshot_download  # noqa: PLC0415 - after the variable
 
     try:
         wanted = FETCHED
@@ -106,9 +105,11 @@ def _fetch(model: str, revision: str | None, *, allows_pickles: bool) -> Folder:
                     require_safetensors(files, model)
                 wanted = [*FETCHED, *pickles]
         path = snapshot_download(model, revision=revision, allow_patterns=wanted, ignore_patterns=NOT_FETCHED)
-    except (RepositoryNotFoundError, HFValidationError) as error:
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
         raise SourceError(f"{model} is neither a folder here nor a model on the hub that can be read") from error
-    except (LocalEntryNotFoundError, HTTPError, OSError) as error:
+    except errors.RevisionNotFoundError as error:
+        raise SourceError(f"{model} has no branch, tag or commit {revision} on the hub") from error
+    except (errors.LocalEntryNotFoundError, HTTPError, OSError) as error:
         cause = type(error.__cause__ or error).__name__
         raise SourceError(
             f"{model} could not be fetched ({cause}), and no folder has this name: check the network, "

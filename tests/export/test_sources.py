@@ -2,9 +2,12 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
+import httpx2
 import pytest
 import torch
+from huggingface_hub.errors import RevisionNotFoundError
 from safetensors.torch import save_file
 
 from export.errors import SourceError
@@ -53,6 +56,15 @@ def test_fetches_only_text_and_safetensors(monkeypatch: pytest.MonkeyPatch, tmp_
     with pytest.raises(SourceError, match="only as a pickle"):
         find_folder("owner/name")
     assert "allow_patterns" not in asked  # nothing was fetched
+
+
+def test_a_revision_that_the_hub_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = httpx2.Response(404, request=httpx2.Request("GET", "https://hub"))
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.model_info", Mock(side_effect=RevisionNotFoundError("404", response=found))
+    )
+    with pytest.raises(SourceError, match="owner/name has no branch, tag or commit v9 on the hub"):
+        find_folder("owner/name", "v9")
 
 
 @pytest.mark.parametrize(
