@@ -260,8 +260,12 @@ def _compare_tokens(checkpoint: Checkpoint, original: Original) -> dict[str, str
             _require_ids(ours.encode(text).ids, expected, text)
     if checkpoint.pairs:
         for text, pair in PAIRS:
-            expected = _without_last(theirs(text, pair)["input_ids"], skipped)
-            _require_ids(ours.encode(text, pair).ids, expected, f"{text} | {pair}")
+            found, given = ours.encode(text, pair), theirs(text, pair)
+            expected = _without_last(given["input_ids"], skipped)
+            _require_ids(found.ids, expected, f"{text} | {pair}")
+            if config.type_vocab_size > 1:
+                types = given.get("token_type_ids", [0] * len(expected))
+                _require_ids(found.type_ids, types[: len(expected)], f"the types of {text} | {pair}")
     return {}
 
 

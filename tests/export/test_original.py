@@ -1,12 +1,15 @@
 """The comparison of a checkpoint with the libraries that it was made for."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from tokenizers.normalizers import Lowercase
+from transformers import AutoModelForSequenceClassification
 
 import export.original
 from export.checkpoint import read_checkpoint
@@ -16,6 +19,7 @@ from export.original import FIGURES, compare_with_original, describe
 from export.sources import Folder, read_json
 from model.artifact import Artifact
 from tests.export.conftest import change_json, write_json
+from tests.family_models import NAMED, draw, read, save
 from tests.task_artifacts import TaskArtifact
 from tests.yes_no import build
 
@@ -85,6 +89,17 @@ def test_other_tokens_are_refused(bert_folder: Path) -> None:
     checkpoint.tokenizer.normalizer = Lowercase()
     with pytest.raises(ParityError, match="the original's tokenizer gives .*: its class overrules tokenizer.json"):
         compare_with_original(checkpoint, bert_folder)
+
+
+def test_other_token_types_of_a_pair_are_refused(tmp_path: Path) -> None:
+    theirs = draw(NAMED["bert"], auto=AutoModelForSequenceClassification)
+    folder = write_json(
+        save(theirs, NAMED["bert"], tmp_path) / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"}
+    )
+    checkpoint = read(folder)
+    described = checkpoint.tokenizer.to_str().replace('"type_id":1', '"type_id":0')
+    with pytest.raises(ParityError, match="of 'the types of The cat .* the original's tokenizer gives .1, 1, 1.: its"):
+        compare_with_original(replace(checkpoint, tokenizer=Tokenizer.from_str(described)), folder)
 
 
 def test_without_the_libraries_manifest_and_command_say_so(bert_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
