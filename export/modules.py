@@ -209,9 +209,7 @@ def read_dense(folder: Path, features: str, *, allows_pickles: bool = False) -> 
 
 
 def _require_features(config: Mapping[str, Any], features: str, what: str) -> None:
-    names = {config.get(name) or TEXT for name in ("module_input_name", "module_output_name")}
-    if config.get("module_output_name") is None:
-        names = {config.get("module_input_name") or TEXT}  # the default
-    if names != {features}:
+    read = config.get("module_input_name") or TEXT
+    if {read, config.get("module_output_name") or read} != {features}:
         vector = "the pooled vector" if features == TEXT else "tokens' vectors"
         raise UnsupportedModel(f"{what} on anything but {vector} is not supported")

@@ -22,9 +22,7 @@ TRANSFORMERS_LAYER: Mapping[str, str] = {  # as `transformers` names modules whe
     "layers.{}.mlp.down_proj": "layers.{}.feed_forward.down",
     "layers.{}.post_mlp_layernorm": "layers.{}.feed_forward_norm",
 }
-WHOLE_ROTATION: Mapping[str, tuple[object, ...]] = {
-    "partial_rotary_factor": (None, 1, 1.0)
-}  # every dimension is turned
+WHOLE_ROTATION: Mapping[str, tuple[object, ...]] = {"partial_rotary_factor": (None, 1)}  # every dimension is turned
 ENCODER_ONLY: Mapping[str, tuple[object, ...]] = {"is_decoder": (False,), "add_cross_attention": (False,)}
 ENCODER: Mapping[str, Any] = {"is_decoder": False, "add_cross_attention": False, "pruned_heads": None}  # of `read_bert`
 ACTIVATIONS: Mapping[str, Activation] = {

@@ -257,7 +257,7 @@ NOMIC_BERT = Family(
     requires=NOMIC_BERT_REQUIRES,
     unread=(
         *("attn_pdrop", "embd_pdrop", "resid_pdrop", "dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln"),
-        *("last_layer_subset", "reorder_and_upcast_attn", "use_xentropy", "n_ctx", "mlp_dropout", "num_experts"),
+        *("last_layer_subset", "reorder_and_upcast_attn", "use_xentropy", "n_ctx", "num_experts"),
         *("add_moe_fusion", "expert_choice_router", "ffn_div", "moe_impl", "moe_resid_pdrop", "moe_top_k"),
         *("moe_normalize_expert_weights", "router_aux_loss_coef"),  # of a mixture of experts, which is refused
     ),
@@ -316,7 +316,7 @@ JINA_BERT = Family(
         "feed_forward_type": REQUIRED,
     },
     requires={**CAUSAL, "position_embedding_type": ("alibi",), "pruned_heads": (None, {})},
-    unread=("hidden_act", "emb_pooler"),
+    unread=("hidden_act",),
     remote_classes=("JinaBert",),
     names=JINA_BERT_NAMES,
     classifier=BERT_CLASSIFIER,

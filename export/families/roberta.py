@@ -199,7 +199,6 @@ JINA_V3 = Family(
 )
 
 
-LORA_UNREAD = ("lora_rank", "lora_alpha", *JINA_V3.unread)
 XLM_ROBERTA_FLASH = replace(
     ROBERTA,
     model_types=(),
@@ -208,7 +207,7 @@ XLM_ROBERTA_FLASH = replace(
         **dict.fromkeys(("layer_norm_eps", "max_position_embeddings", "type_vocab_size"), REQUIRED),
     },
     requires={**CAUSAL, "lora_adaptations": (None,), "truncate_dim": (None,), "position_embedding_type": ("absolute",)},
-    unread=LORA_UNREAD,
+    unread=("lora_rank", "lora_alpha", *JINA_V3.unread),
     remote_classes=JINA_V3.remote_classes,
     names={**FLASH_NAMES, "embeddings.position_embeddings": "embeddings.position"},
     masked_lm=None,
