@@ -35,6 +35,7 @@ from model.artifact import (
     TOKENIZER,
     Manifest,
     describe_files,
+    require_writable,
     write_manifest,
 )
 from model.config_parts import Precision
@@ -138,9 +139,7 @@ def require_free(output: Path, *, force: bool) -> None:
         OutputExists: something has the name already and may not be replaced.
         PermissionError: no directory can be made there.
     """
-    parent = next(parent for parent in output.absolute().parents if os.path.lexists(parent))
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise PermissionError(f"{parent} is no directory that can be written to: name another place than {output}")
+    require_writable(output.absolute().parent)
     if not os.path.lexists(output):  # a link that leads nowhere would be in the way too
         return
     if not force:

@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from export.checkpoint import Checkpoint
-from model.artifact import COSINE, TOKENIZER, write_whole
+from model.artifact import COSINE, TOKENIZER, require_writable, write_whole
 from model.encoder import Encoder
 from train.errors import RunError
 from train.settings import CHECKPOINT, WEIGHTS, has_checkpoint
@@ -131,6 +131,7 @@ def require_folder(folder: Path, *, is_resumed: bool) -> None:
 
     Raises:
         RunError: says what to do instead.
+        PermissionError: nothing can be written there.
     """
     if is_resumed and not has_checkpoint(folder):
         raise RunError(
@@ -141,6 +142,7 @@ def require_folder(folder: Path, *, is_resumed: bool) -> None:
         raise RunError(f"{folder} holds a checkpoint: go on with --resume, or name another --output")
     if not is_resumed and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder} exists and is not empty: name another --output")
+    require_writable(folder)
 
 
 def _around(like: Checkpoint, pooling: str) -> dict[str, Any]:

@@ -104,6 +104,12 @@ def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
 def test_folders_that_hold_something_are_not_written_into(tmp_path: Path) -> None:
     require_folder(tmp_path / "new", is_resumed=False)
     require_folder(tmp_path, is_resumed=False)
+    (tmp_path / "nowhere").symlink_to("missing")
+    (tmp_path / "file").touch()
+    for place in ("nowhere", "file"):
+        with pytest.raises(PermissionError, match=f"{place} is no directory that can be written to"):
+            require_folder(tmp_path / place / "new", is_resumed=False)
+        (tmp_path / place).unlink()
     with pytest.raises(RunError, match="begin without --resume"):
         load_checkpoint(tmp_path)
     (tmp_path / "mine.txt").write_text("mine")
