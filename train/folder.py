@@ -74,7 +74,13 @@ def compared_by_cosines(like: Checkpoint) -> Checkpoint:
 
 
 def complete_network(folder: Path) -> None:
-    """Moves a network that was written whole, but not moved to the last file when the process ended, into place."""
+    """Moves a network that was written whole, but not moved to the last file when the process ended, into place.
+
+    What a process wrote in part when it was killed goes.
+    """
+    for part in folder.glob(f".{CHECKPOINT}.*"):
+        part.unlink()
+    shutil.rmtree(folder / f"{NEXT}.part", ignore_errors=True)
     for path in sorted((folder / NEXT).rglob("*")):
         if path.is_file():
             target = folder / path.relative_to(folder / NEXT)
