@@ -261,7 +261,7 @@ def label_axes(options: AttentionRequest, axes: Axes, item: TokenizedInput, toke
     if axes.words is not None:
         return _label_words(axes.words, item, tokens)
     kept = range(axes.num_tokens) if not options.exclude_special else np.flatnonzero(~axes.special).tolist()
-    offsets = item.offsets  # every token's, made anew with each call
+    offsets = item.offsets  # every token's, made again with each call
     labels = {
         "tokens": [tokens[token] for token in kept],
         "offsets": None if offsets is None else [offsets[token] for token in kept],

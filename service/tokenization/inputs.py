@@ -71,7 +71,7 @@ class InputNames:
         listed: the list of them; empty where each has a name of its own.
         singles: names of those that come before the list.
         start: number of the first, where these are a part of the list.
-        each: the name of each, where they do not count up one list.
+        each: the name of each, if they do not count up one list.
     """
 
     listed: str = "inputs"

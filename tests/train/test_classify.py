@@ -57,7 +57,7 @@ def test_scores_of_pairs_are_learned(tiny_folder: Path, tmp_path: Path) -> None:
         pairs = zip(draw_texts(240, seed), draw_texts(240, seed + 1), strict=True)
         rows = [(a, b, b.split().count("cat") - a.split().count("cat")) for a, b in pairs]  # which is which counts
         path.write_text("".join(f"{a},{b},{score * (1 + 8 * seed)}\n" for a, b, score in rows))
-    # what is judged has a wider range than what is learned from
+    # held-out scores have a wider range than the learned ones
     settings = ClassifySettings(model=str(tiny_folder), rows=rated, held_out=judged, pairs=True, kind="scores")
     run = run_of(tmp_path, epochs=4)
     best, network = train(Classify(settings, run), run)
