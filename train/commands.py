@@ -175,8 +175,11 @@ def distil(options: argparse.Namespace) -> None:
     """
     from train.distil import Distil, DistilSettings
     from train.distillation import Weights
+    from train.errors import RunError
 
     changes = read_json(options.student_file) if options.student_file else {}
+    if "num_heads" in changes and options.num_layers and not options.num_heads:
+        raise RunError(f"{options.student_file} has num_heads, one a layer: leave out --layers, or give --heads too")
     for name in ("d_k", "d_v", "intermediate_size"):
         if getattr(options, name):
             changes[name] = getattr(options, name)

@@ -83,13 +83,21 @@ ALONE = Processes()
 
 @contextmanager
 def joined(device: str) -> Iterator[Processes]:
-    """While this holds, the process works with those that `torchrun` started with it."""
+    """While this holds, the process works with those that `torchrun` started with it.
+
+    Raises:
+        RunError: there is no such device.
+    """
     count = int(os.environ.get("WORLD_SIZE", "1"))
+    try:
+        if count > 1 and device == "cuda":
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:
+        raise RunError(f"--device {device} cannot be used: {' '.join(str(error).split())}") from error
     if count == 1:
         yield ALONE
         return
-    if device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
     try:
         yield Processes(dist.get_rank(), count)

@@ -105,6 +105,7 @@ FAILED = "polyhead train heal failed: "
         ("--only layers", 1, f"{FAILED}--only and --cost-precision are for --faster\n"),
         ("--cost-precision int8", 1, f"{FAILED}--only and --cost-precision are for --faster\n"),
         ("--remove 0.4 --artifact run --output ./run", 1, f"{FAILED}--artifact run is --output: the network and its "),
+        ("--remove 0.4 --device gpu", 1, f"{FAILED}--device gpu cannot be used: "),
         ("--remove 0.4", 1, f"{FAILED}cannot read nowhere.txt: "),  # before anything else is read
     ],
 )
@@ -114,6 +115,15 @@ def test_what_cannot_be_is_said_in_a_line(
     output = tmp_path / "run"
     assert main(["train", "heal", "--texts", "nowhere.txt", "--output", str(output), *given.split()]) == code
     assert message in capsys.readouterr().err
+
+
+def test_layers_do_not_replace_the_heads_of_a_student_s_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (student := tmp_path / "student.json").write_text('{"num_heads": [4, 2]}')
+    given = ["--student", str(student), "--layers", "2", "--texts", "nowhere.txt", "--output", str(tmp_path / "run")]
+    assert main(["train", "distil", *given]) == 1
+    assert "has num_heads, one a layer: leave out --layers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
