@@ -35,7 +35,6 @@ from model.artifact import (
     TOKENIZER,
     Manifest,
     describe_files,
-    require_writable,
     write_manifest,
 )
 from model.config_parts import Precision
@@ -115,15 +114,9 @@ def export_artifact(
         made = Path(directory) / output.name
         made.mkdir()
         compared = {"original": dict(original or not_compared("it was not asked for"))}
+        removed = pruning or PruningRecord()
         manifest = _make(
-            checkpoint,
-            made,
-            precision,
-            calibration,
-            pruning or PruningRecord(),
-            engine=engine,
-            explains=explains,
-            compared=compared,
+            checkpoint, made, precision, calibration, removed, engine=engine, explains=explains, compared=compared
         )
         require_free(output, force=force)  # once more: an export takes minutes
         _put_in_place(made, output)
@@ -148,6 +141,17 @@ def require_free(output: Path, *, force: bool) -> None:
         raise OutputExists(
             f"{output} is no artifact (it has no {MANIFEST}), and --force replaces nothing else: name another directory"
         )
+
+
+def require_writable(folder: Path) -> None:
+    """Checks that files can be written into a folder, or that it can be made.
+
+    Raises:
+        PermissionError: names what is in the way.
+    """
+    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(place))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise PermissionError(f"{there} is no directory that can be written to: name another place")
 
 
 @contextmanager

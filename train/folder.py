@@ -16,7 +16,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from export.checkpoint import Checkpoint
-from model.artifact import COSINE, TOKENIZER, require_writable, write_whole
+from export.exporter import require_writable
+from model.artifact import COSINE, TOKENIZER, write_whole
 from model.encoder import Encoder
 from train.errors import RunError
 from train.settings import CHECKPOINT, WEIGHTS, has_checkpoint

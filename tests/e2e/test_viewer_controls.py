@@ -184,7 +184,7 @@ def test_words_are_also_read_as_they_were_written(open_viewer: OpenViewer) -> No
     expect(viewer.page.locator("#readout")).to_contain_text(re.compile("written “(Trophies|.*ies)”"))
     viewer.page.locator("#tokens .token").first.focus()
     expect(viewer.page.locator("#readout")).to_contain_text("[CLS]")
-    expect(viewer.page.locator("#readout")).not_to_contain_text("written")  # nobody wrote it
+    expect(viewer.page.locator("#readout")).not_to_contain_text("written")  # it is not in the text
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
