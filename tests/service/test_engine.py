@@ -208,7 +208,7 @@ def test_a_callback_that_calls_the_engine_is_refused(engine: Engine) -> None:
 
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
-    thread.join(5)
+    thread.join(30)
     assert refused == ["`progress` is called on the engine's own thread: call the engine from another one"]
 
 
