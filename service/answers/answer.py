@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from model.artifact import Manifest
-from model.config_parts import ScoreActivation
 from service.answers.attention import build_attention, build_contributions
 from service.answers.entities import LabelledText
-from service.answers.scores import counted
+from service.answers.scores import activate, counted
 from service.answers.vectors import (
-    is_quantized,
     join_windows,
     make_vectors,
     pool_tokens,
@@ -27,7 +25,7 @@ from service.batching.jobs import JobResult
 from service.errors import InferenceFailed
 from service.inference.backend import Float32Array, Int64Array, TokenParts
 from service.requests.attention import AttentionPlan
-from service.requests.plan import EncodePlan
+from service.requests.plan import EncodePlan, is_quantized
 from service.requests.schemas import EncodeRequest
 from service.requests.spans import SpanTokens
 from service.runner import Runner
@@ -80,8 +78,10 @@ def build_answer(
         answer["embeddings"] = quantize_all(answer["embeddings"], plan.request.encoding_format, runner.manifest)
     if attention is not None:
         answer["attention"] = build_attention(attention, tokenized, results, runner.tokenizer)
-    if plan.decomposition is not None and parts is not None:
-        answer["attention"] = build_contributions(plan.decomposition, plan.request, tokenized, parts, runner.tokenizer)
+    if plan.request.attention is not None and parts is not None:
+        answer["attention"] = build_contributions(
+            plan.request.attention, plan.request, tokenized, parts, runner.tokenizer
+        )
     return answer if plan.prompt is None else answer | plan.prompt.document()
 
 
@@ -188,25 +188,6 @@ def _words(row: Float32Array) -> dict[str, Any]:
     if not np.isfinite(row).all():
         raise InferenceFailed()
     return {"indices": row[:, 0].astype(np.int32), "values": np.ascontiguousarray(row[:, 1])}
-
-
-def activate(logits: Float32Array, activation: ScoreActivation) -> Float32Array:
-    """Logits [..., labels] as scores.
-
-    Raises:
-        InferenceFailed: a logit is not finite.
-    """
-    if not np.isfinite(logits).all():
-        raise InferenceFailed()
-    if activation == "identity":
-        return logits
-    wide = logits.astype(np.float64)
-    if activation == "sigmoid":
-        scores = np.exp(-np.logaddexp(0.0, -wide))  # no overflow on either side
-    else:
-        exponentials = np.exp(wide - wide.max(axis=-1, keepdims=True))
-        scores = exponentials / exponentials.sum(axis=-1, keepdims=True)
-    return scores.astype(np.float32)
 
 
 def _vectors(request: EncodeRequest, vectors: Float32Array) -> Float32Array:

@@ -21,8 +21,7 @@ from service.batching.jobs import JobResult
 from service.errors import InferenceFailed
 from service.inference.backend import Float32Array, Int64Array, TokenParts
 from service.requests.attention import AttentionPlan, AttentionSelection, Axes, label_axes, plan_axes
-from service.requests.decomposition import DecompositionPlan
-from service.requests.schemas import EncodeRequest
+from service.requests.schemas import AttentionRequest, EncodeRequest
 from service.tokenization.rows import TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
 
@@ -42,36 +41,21 @@ def build_attention(
     plan: AttentionPlan, tokenized: Sequence[TokenizedInput], results: Sequence[JobResult], tokenizer: Tokenizer
 ) -> list[dict[str, Any]]:
     """One entry an input."""
-    make = _statistics if plan.selection.options.form == "stats" else _maps
-    return [
-        make(plan, index, item, result, tokenizer.tokens(item))
-        for index, (item, result) in enumerate(zip(tokenized, results, strict=True))
-    ]
-
-
-def _maps(
-    plan: AttentionPlan, index: int, item: TokenizedInput, result: JobResult, tokens: list[str]
-) -> dict[str, Any]:
-    selection, axes = plan.selection, plan.axes[index]
-    entry = {**label_axes(selection.options, axes, item, tokens), **_sources(selection)}
-    if selection.options.reduce != "none":
-        entry["reduce"] = selection.options.reduce
-    if selection.options.form == "norms":
-        entry["form"] = "norms"
-    return entry | make_maps(result.attentions, selection, axes, result.value_norms)
-
-
-def _statistics(
-    plan: AttentionPlan, index: int, item: TokenizedInput, result: JobResult, tokens: list[str]
-) -> dict[str, Any]:
-    statistics = make_statistics(
-        result.attentions, plan.selection, plan.axes[index], input_ids=item.input_ids, tokens=tokens
-    )
-    return {**_sources(plan.selection), "statistics": statistics}
-
-
-def _sources(selection: AttentionSelection) -> dict[str, Any]:
-    return {"layers": list(selection.layers), "heads": selection.heads_by_layer}
+    selection, entries = plan.selection, []
+    options, sources = selection.options, {"layers": list(selection.layers), "heads": selection.heads_by_layer}
+    for axes, item, result in zip(plan.axes, tokenized, results, strict=True):
+        tokens = tokenizer.tokens(item)
+        if options.form == "stats":
+            found = make_statistics(result.attentions, selection, axes, input_ids=item.input_ids, tokens=tokens)
+            entries.append({**sources, "statistics": found})
+            continue
+        entry = {**label_axes(options, axes, item, tokens), **sources}
+        if options.reduce != "none":
+            entry["reduce"] = options.reduce
+        if options.form == "norms":
+            entry["form"] = options.form
+        entries.append(entry | make_maps(result.attentions, selection, axes, result.value_norms))
+    return entries
 
 
 def make_maps(
@@ -94,17 +78,15 @@ def make_maps(
         layers = [_between_axes(_rollout(attentions, selection, axes), selection, axes)]
     else:
         heads = (_heads(attentions[layer], selection, axes, rows=axes.rows) for layer in selection.layers)
-        if selection.options.form == "norms":
-            norms = (_head_norms(value_norms or {}, layer, selection) for layer in selection.layers)
+        if value_norms is not None and options.form == "norms":
+            chosen = slice(None) if selection.heads is None else list(selection.heads)
+            norms = (value_norms[layer][chosen] for layer in selection.layers)
             heads = (norm_weighted(*pair) for pair in zip(heads, norms, strict=True))
         layers = [_layer(maps, selection, axes) for maps in heads]
     if options.top_k is None:
         return {"weights": [np.ascontiguousarray(maps) for maps in layers]}
     largest = [top_k(maps, options.top_k) for maps in layers]
-    return {
-        name: [np.ascontiguousarray(getattr(layer, name)) for layer in largest]
-        for name in ("indices", "weights", "left_out")
-    }
+    return {name: [np.ascontiguousarray(getattr(layer, name)) for layer in largest] for name in ARRAYS}
 
 
 def make_statistics(
@@ -122,11 +104,8 @@ def make_statistics(
         )
         for layer in selection.layers
     ]
-    found: dict[str, list[Float32Array] | None] = {}
-    for name in STATISTICS:
-        values = [values for layer in layers if (values := layer[name]) is not None]
-        found[name] = values or None  # what a text does not define, it defines for no layer
-    return found
+    found = {name: [values for layer in layers if (values := layer[name]) is not None] for name in STATISTICS}
+    return {name: values or None for name, values in found.items()}  # what is not defined is so for no layer
 
 
 def _heads(weights: Float32Array, selection: AttentionSelection, axes: Axes, *, rows: int) -> Float32Array:
@@ -136,12 +115,6 @@ def _heads(weights: Float32Array, selection: AttentionSelection, axes: Axes, *, 
     heads = slice(None) if selection.heads is None else list(selection.heads)
     selected: Float32Array = weights[heads, :rows]
     return selected
-
-
-def _head_norms(value_norms: Attentions, layer: int, selection: AttentionSelection) -> Float32Array:
-    """The value norms of the heads asked for, [heads, n]."""
-    norms: Float32Array = value_norms[layer]
-    return norms if selection.heads is None else norms[list(selection.heads)]
 
 
 def _layer(heads: Float32Array, selection: AttentionSelection, axes: Axes) -> Float32Array:
@@ -240,7 +213,7 @@ def with_biases(found: TokenParts) -> Float64Array:
 
 
 def build_contributions(
-    plan: DecompositionPlan,
+    options: AttentionRequest,
     request: EncodeRequest,
     tokenized: Sequence[TokenizedInput],
     parts: Sequence[TokenParts],
@@ -252,11 +225,11 @@ def build_contributions(
         InferenceFailed: a part is not finite.
     """
     entries = []
-    for axes, item, found in zip(plan_axes(plan.options, tokenized, tokenizer), tokenized, parts, strict=True):
+    for axes, item, found in zip(plan_axes(options, tokenized, tokenizer), tokenized, parts, strict=True):
         rows = sum_words(with_biases(found)[:, : request.dimensions], axes.words, 0)
         norms, cosines = _norms_and_cosines(rows, normalize=request.normalize is not False)
-        labels = label_axes(plan.options, axes, item, tokenizer.tokens(item))
-        entries.append({**labels, "form": plan.options.form, "norms": norms, "cosines": cosines})
+        labels = label_axes(options, axes, item, tokenizer.tokens(item))
+        entries.append({**labels, "form": options.form, "norms": norms, "cosines": cosines})
     return entries
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.artifact import DOT, Manifest
-from model.config_parts import MultiVectorSettings
+from model.config_parts import MultiVectorSettings, ScoreActivation
 from service.errors import InferenceFailed
 from service.inference.backend import Float32Array, Int64Array
 from service.requests.zero_shot import ZeroShotPlan
@@ -173,37 +173,45 @@ Labelled = tuple[list[str], list[float]]
 """Labels and their scores, best first."""
 
 
-def entailment_scores(logits: Float32Array, *, entailment: int, multi_label: bool) -> Float32Array:
-    """How well hypotheses fit texts, [texts, hypotheses], from logits [texts, hypotheses, labels].
+def activate(logits: Float32Array, activation: ScoreActivation) -> Float32Array:
+    """Logits [..., labels] as scores.
 
-    The softmax of entailment over a text's hypotheses; or, each by itself, of entailment and contradiction, which is
-    the first of the model's labels, or the last one if entailment is the first (as the pipeline of `transformers`).
+    Raises:
+        InferenceFailed: a logit is not finite.
     """
     if not np.isfinite(logits).all():
         raise InferenceFailed()
+    if activation == "identity":
+        return logits
     wide = logits.astype(np.float64)
-    own = wide[..., entailment]
-    if multi_label or logits.shape[1] == 1:
-        other = wide[..., -1 if entailment == 0 else 0]
-        judged: Float32Array = np.exp(-np.logaddexp(0.0, other - own)).astype(np.float32)
-        return judged
-    exponentials = np.exp(own - own.max(axis=1, keepdims=True))
-    shares: Float32Array = (exponentials / exponentials.sum(axis=1, keepdims=True)).astype(np.float32)
-    return shares
-
-
-def sorted_labels(scores: Float32Array, labels: Sequence[str]) -> Iterator[Labelled]:
-    """Each row's labels, best first."""
-    for row in scores:
-        order = best(row, None)
-        yield [labels[at] for at in order], row[order].tolist()
+    if activation == "sigmoid":
+        scores = np.exp(-np.logaddexp(0.0, -wide))  # no overflow on either side
+    else:
+        exponentials = np.exp(wide - wide.max(axis=-1, keepdims=True))
+        scores = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    return scores.astype(np.float32)
 
 
 def zero_shot_labels(plan: ZeroShotPlan, found: Float32Array) -> Iterator[Labelled]:
-    """Labels of each text, best first, from the logits or the vectors that the plan's request is answered with."""
-    wanted, texts = plan.wanted, len(plan.wanted.texts)
+    """Labels of each text, best first, from the logits or the vectors that the plan's request is answered with.
+
+    By entailment a score is its softmax over a text's hypotheses; or, each by itself, over entailment and
+    contradiction, which is the first of the model's labels, or the last one if entailment is the first (as the pipeline
+    of `transformers`).
+
+    Raises:
+        InferenceFailed: a logit is not finite.
+    """
+    texts = len(plan.texts)
     if plan.method == "cosine":
-        return sorted_labels((found[:texts] @ found[texts:].T).clip(-1, 1), wanted.labels)
-    logits = found.reshape(texts, len(wanted.labels), found.shape[1])
-    scores = entailment_scores(logits, entailment=plan.entailment, multi_label=wanted.multi_label)
-    return sorted_labels(scores, wanted.labels)
+        scores = (found[:texts] @ found[texts:].T).clip(-1, 1)
+    else:
+        logits = found.reshape(texts, len(plan.labels), found.shape[1])
+        contradiction = -1 if plan.entailment == 0 else 0
+        if plan.multi_label or len(plan.labels) == 1:
+            scores = activate(logits[..., [plan.entailment, contradiction]], "softmax")[..., 0]
+        else:
+            scores = activate(logits[..., plan.entailment], "softmax")
+    for row in scores:
+        order = best(row, None)
+        yield [plan.labels[at] for at in order], row[order].tolist()

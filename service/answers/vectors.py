@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Literal, TypeGuard, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model.artifact import Manifest
 from service.batching.jobs import JobResult
-from service.errors import InferenceFailed, Invalid
+from service.errors import InferenceFailed
 from service.inference.backend import Float32Array, Int64Array
-from service.requests.plan import EncodePlan
+from service.requests.plan import is_quantized
 from service.requests.schemas import VectorFormat
 from service.requests.spans import SpanTokens
 from service.tokenization.rows import TokenizedInput, stitch
@@ -79,28 +79,6 @@ def _mean(item: TokenizedInput, results: Sequence[JobResult]) -> JobResult:
     return replace(results[0], output=mean.astype(np.float32))
 
 
-def is_quantized(name: str | None) -> TypeGuard[VectorFormat]:
-    """Whether a format has fewer bits than float32."""
-    return name in get_args(VectorFormat)
-
-
-def refuse_format(plan: EncodePlan, manifest: Manifest) -> None:
-    """Refuses the format of a request's vectors where model or request have no such vectors.
-
-    Raises:
-        Invalid: naming what is in the way.
-    """
-    request, param = plan.request, "encoding_format"
-    name, of_tokens = request.encoding_format, request.output == "tokens" or plan.task == "multi_vector"
-    if plan.task not in {"embedding", "multi_vector"} and not of_tokens:
-        raise Invalid.at(param, f"{name} is for vectors, and {manifest.model} gives none (its task is {plan.task})")
-    if name in {"int8", "uint8"} and of_tokens and (request.output == "tokens" or plan.task == "embedding"):
-        whose = "whole texts' vectors" if plan.task == "embedding" else "the model's own answer"
-        raise Invalid.at(param, f"the ranges of {name} are those of {whose}; ask for binary vectors of tokens")
-    normalize = request.normalize is not False
-    check_format(name, manifest, dimensions=plan.dimensions, normalize=normalize, param=param)
-
-
 def empty_vectors(count: int, dimensions: int, name: str) -> NDArray[Any]:
     """Room for one vector each of this many inputs, in a format of `encoding_format`."""
     if not is_quantized(name):
@@ -116,25 +94,6 @@ def quantize_all(
     if isinstance(vectors, np.ndarray):
         return quantize(vectors, name, manifest)
     return [quantize(rows, name, manifest) for rows in vectors]
-
-
-def check_format(name: str, manifest: Manifest, *, dimensions: int, normalize: bool, param: str) -> None:
-    """Refuses a format that the artifact cannot give.
-
-    Raises:
-        Invalid: no ranges in the artifact, vectors that these are not of, or dimensions that fill no bytes.
-    """
-    if name in {"int8", "uint8"}:
-        if manifest.vector_ranges is None:
-            raise Invalid.at(param, f"the artifact has no ranges for {name} vectors; export it again")
-        if not normalize or dimensions != len(manifest.vector_ranges.minimum):
-            raise Invalid.at(
-                param,
-                f"{name} is for vectors of length 1 with all their dimensions; set normalize to true, leave "
-                "dimensions out, or ask for binary",
-            )
-    elif name in {"binary", "ubinary"} and dimensions % 8:
-        raise Invalid.at(param, f"{name} packs eight dimensions into a byte; ask for a multiple of 8, not {dimensions}")
 
 
 def quantize(vectors: Float32Array, name: VectorFormat, manifest: Manifest) -> NDArray[Any]:

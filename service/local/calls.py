@@ -16,7 +16,7 @@ from service.answers.answer import build_answer
 from service.answers.attention import add_blocks, attention_picture
 from service.answers.explained import Explained, ExplainedScore, compare, compare_through_network, explain_score
 from service.answers.scores import similarities
-from service.answers.vectors import empty_vectors, is_quantized, refuse_format
+from service.answers.vectors import empty_vectors
 from service.batching.admission import TokenSemaphore
 from service.batching.jobs import JobResult
 from service.errors import WrongTask
@@ -113,7 +113,7 @@ class Encoded(Generic[V, A]):
 def empty_result(plan: EncodePlan, manifest: Manifest) -> Encoded[Any, Any]:
     """What a call returns, with room for all of it and nothing in it yet."""
     count = len(plan.inputs)
-    kind: Kind = "embeddings" if plan.request.output == "tokens" else _KINDS.get(plan.task, "embeddings")
+    kind: Kind = "embeddings" if plan.request.output == "tokens" else _KINDS.get(plan.manifest.task, "embeddings")
     kind = kind if plan.request.entities is None else "entities"
     return Encoded(
         kind,
@@ -190,8 +190,6 @@ class EncodeCall:
         Raises:
             ServiceError: whatever keeps one from being encoded.
         """
-        if is_quantized(self._plan.request.encoding_format):
-            refuse_format(self._plan, self._runner.manifest)
         start = 0
         try:
             async with asyncio.TaskGroup() as group:
@@ -233,7 +231,7 @@ class EncodeCall:
         results: list[JobResult] = []
         for part, _ in cut(rows, self._queueing.tokens):  # windows of a text may be more than the queue takes
             results += await self._runner.run(part, **self._plan.run_options)
-        parts = None if self._plan.decomposition is None else (await self._runner.decompose(inputs)).texts
+        parts = None if not self._plan.decomposes else (await self._runner.decompose(inputs)).texts
         await asyncio.to_thread(self._put, inputs, results, parts, place)
         if self._progress is not None:
             self._progress(len(inputs))
@@ -243,7 +241,7 @@ class EncodeCall:
     ) -> None:
         plan, encoded, spans = self._plan.of(place), self._encoded, None
         if plan.spans is not None:
-            spans = plan.spans.find_tokens(inputs, len(plan.prompt.text) if plan.prompt else 0)
+            spans = plan.spans.find_tokens(inputs, plan.prompt_length)
         attention = plan.plan_attention(inputs, self._runner.tokenizer)
         answer = build_answer(plan, inputs, results, attention, self._runner, span_tokens=spans, parts=parts)
         encoded.values[place] = answer[encoded.kind]

@@ -16,7 +16,7 @@ from service.errors import Invalid, WrongTask
 from service.requests.explain import ExplainRequest
 from service.requests.schemas import AttentionRequest, EncodeRequest, HeadMask
 from service.requests.scoring import Scoring
-from service.requests.zero_shot import ZeroShot, ZeroShotRequest
+from service.requests.zero_shot import ZeroShotRequest
 from service.tokenization.inputs import Inputs, Truncate, read_inputs, read_pairs
 from service.wire import RequestModel, validate_value
 
@@ -198,14 +198,14 @@ def read_classify_call(
     return request, given
 
 
-def read_zero_shot_call(inputs: Any, labels: Any, options: Mapping[str, Any]) -> ZeroShot:
+def read_zero_shot_call(inputs: Any, labels: Any, options: Mapping[str, Any]) -> ZeroShotRequest:
     """Texts and labels, any number of them.
 
     Raises:
         Invalid: as for a body that holds the same.
     """
     texts = {"inputs": _texts(inputs, "inputs"), "candidate_labels": _texts(labels, "candidate_labels")}
-    return validate_value(ZeroShotBody, {**texts, **_as_json(dict(options))}).resolve()
+    return validate_value(ZeroShotBody, {**texts, **_as_json(dict(options))})
 
 
 def read_explain_call(a: str, b: str | None, options: Mapping[str, Any]) -> ExplainRequest:

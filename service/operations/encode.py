@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from service.answers.answer import build_answer
 from service.answers.attention import add_blocks
 from service.answers.packing import pack_base64, pack_safetensors, serialize_in_pieces
-from service.answers.vectors import is_quantized, refuse_format
 from service.batching.decompositions import Decomposed
 from service.batching.jobs import JobResult
 from service.context import RequestContext
@@ -21,9 +20,10 @@ from service.observability.metrics import ModelMetrics
 from service.observability.stages import StageTimer
 from service.requests.attention import ARRAY_FLOATS, FLOAT_BYTES, count_block_floats
 from service.requests.decomposition import check_explained
-from service.requests.plan import EncodePlan, Sizes, check_sizes, plan_encoding
+from service.requests.plan import EncodePlan, plan_encoding
 from service.requests.roles import role_of_request
 from service.requests.schemas import EncodeRequest
+from service.requests.sizes import Sizes, check_sizes
 from service.services import Services
 from service.tokenization.inputs import (
     INPUTS,
@@ -103,8 +103,6 @@ async def run(
     if role is not None:
         request, most_tokens = request.model_copy(update={"prompt_name": role.prompt_name}), role.most_tokens
     plan = plan_encoding(request, inputs, runner.manifest)
-    if is_quantized(request.encoding_format):
-        refuse_format(plan, runner.manifest)
     refuse_long_texts(plan.inputs, settings.max_text_characters, names=names)
     with StageTimer(metrics, "tokenize"):
         tokenized = await runner.tokenize(
@@ -153,7 +151,7 @@ async def run_plan(
     refuse_empty(tokenized, names=names)
     lengths = [len(item.input_ids) for item in tokenized]
     check_tokens(lengths, settings.max_request_tokens, names=names)
-    if plan.decomposition is not None:
+    if plan.decomposes:
         check_explained(lengths, settings.max_explained_tokens, names=names)
     find_axes = partial(plan.plan_attention, tokenized, runner.tokenizer)
     attention = await offload(find_axes, plan.axes_floats(lengths))
@@ -164,13 +162,11 @@ async def run_plan(
     context.hold_answer(services.model.answers, held + beside_bytes)
     span_tokens = None
     if plan.spans is not None:
-        find = partial(plan.spans.find_tokens, tokenized, len(plan.prompt.text) if plan.prompt else 0)
+        find = partial(plan.spans.find_tokens, tokenized, plan.prompt_length)
         span_tokens = await offload(find, ARRAY_FLOATS * len(plan.spans))
     rows = tokenized if plan.request.long_texts is None else all_windows(tokenized)
     results = await runner.run(rows, **plan.run_options, deadline=deadline)
-    decomposed = None
-    if plan.decomposition is not None:
-        decomposed = await runner.decompose(tokenized, deadline=deadline)
+    decomposed = await runner.decompose(tokenized, deadline=deadline) if plan.decomposes else None
     observe_results(metrics, results, decomposed)
     parts = None if decomposed is None else decomposed.texts
     with StageTimer(metrics, "postprocess"):

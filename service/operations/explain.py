@@ -16,8 +16,8 @@ from service.observability.stages import StageTimer
 from service.operations.encode import check_tokens, count, observe_results, offload
 from service.requests.attention import FLOAT_BYTES, AttentionSelection, plan_axes
 from service.requests.explain import NAMES, SIDES, ExplainPlan, ExplainRequest, plan_explaining
-from service.requests.plan import Sizes
 from service.requests.schemas import AttentionRequest
+from service.requests.sizes import Sizes
 from service.runner import Runner
 from service.services import Services
 from service.settings import Settings

@@ -3,9 +3,10 @@
 Known once a text is tokenised, so that the size of an answer is known before the model runs. It knows no weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,15 +15,21 @@ from model.analysis.payload import MapShape, maps_bytes
 from model.analysis.statistics import STATISTICS
 from model.analysis.words import Span, find_words, word_offsets
 from model.artifact import HEAD_GATES, Manifest
-from service.errors import Invalid, TooLarge
+from service.errors import Invalid
 from service.inference.backend import Float32Array
-from service.requests.schemas import AttentionRequest
+from service.requests.schemas import AttentionRequest, HeadMask, refuse_beside
 from service.tokenization.rows import TokenizedInput, text_offsets
 from service.tokenization.tokenizer import Tokenizer
 
 FLOAT_BYTES = 4
 ARRAY_FLOATS = 1024  # making an array costs as much as reading this many floats, however small it is
 WORD_FLOATS = 64  # and finding a token's word as much as reading this many
+
+_OF_MAPS = ("queries", "reduce", "top_k", "exclude_special", "renormalise")
+EXCLUDED: Mapping[str, Sequence[str]] = MappingProxyType(
+    {"stats": (*_OF_MAPS, "level"), "decomposition": (*_OF_MAPS, "layers", "heads"), "norms": ("renormalise",)}
+)
+"""Fields of `attention` that a form has no use for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +143,11 @@ def select_attention(
     Raises:
         Invalid: a layer or head that the model does not have, or fields that exclude each other.
     """
-    _refuse_contradictions(request)
+    refuse_beside(request, EXCLUDED.get(request.form, ()), f'form "{request.form}"', inside="attention.")
+    if request.form == "norms" and request.reduce == "rollout":
+        raise Invalid.at("attention.reduce", 'a rollout follows weights that sum to 1, not form "norms"')
+    if request.renormalise and not request.exclude_special:
+        raise Invalid.at("attention.renormalise", "whole rows sum to 1 as they are; it needs exclude_special")
     if not any(num_heads):
         raise Invalid.at(
             "attention", "the model has no heads (a table of vectors, or all were removed), so it has no attention"
@@ -149,89 +160,20 @@ def select_attention(
     return AttentionSelection(layers, heads, counts, request, causal)
 
 
-def _refuse_contradictions(request: AttentionRequest) -> None:
-    if request.form == "norms" and request.reduce == "rollout":
-        raise Invalid.at(
-            "attention.reduce",
-            'a rollout follows weights that sum to 1, form "norms" gives lengths of vectors; ask for "none", "mean" '
-            'or "max"',
-        )
-    if request.form == "norms" and request.renormalise:
-        raise Invalid.at(
-            "attention.renormalise",
-            'rows of form "norms" are lengths of vectors, with no sum to come back to; leave it out',
-        )
-    if request.form == "stats":
-        defaults = AttentionRequest()
-        for field in ("queries", "reduce", "level", "top_k", "exclude_special", "renormalise"):
-            if getattr(request, field) != getattr(defaults, field):
-                raise Invalid.at(
-                    f"attention.{field}", f'form "stats" describes whole rows of single heads; leave {field} out'
-                )
-    if request.renormalise and not request.exclude_special:
-        raise Invalid.at("attention.renormalise", "whole rows sum to 1 as they are; it needs exclude_special")
+def _layers(wanted: Literal["all", "last"] | list[int], count: int) -> tuple[int, ...]:
+    if isinstance(wanted, str):
+        return tuple(range(count)) if wanted == "all" else (count - 1,)
+    if not -count <= min(wanted) <= max(wanted) < count:
+        raise Invalid.at("attention.layers", f"the model has {count} layers, valid indices are {-count} to {count - 1}")
+    return tuple(dict.fromkeys(layer % count for layer in wanted))
 
 
-def _layers(value: Any, count: int) -> tuple[int, ...]:
-    if value == "all":
-        return tuple(range(count))
-    if value == "last":
-        return (count - 1,)
-    layers = []
-    for layer in _indices(value, "layers", '"all", "last" or a list of layer indices'):
-        if not -count <= layer < count:
-            raise Invalid.at(
-                "attention.layers", f"the model has {count} layers, valid indices are {-count} to {count - 1}"
-            )
-        layers.append(layer % count)
-    return tuple(dict.fromkeys(layers))
-
-
-def _heads(value: Any, layers: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
-    heads = tuple(dict.fromkeys(_indices(value, "heads", '"all" or a list of head indices')))
+def _heads(wanted: list[int], layers: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
     for layer, count in zip(layers, counts, strict=True):
-        if min(heads) < 0 or max(heads) >= count:
+        if max(wanted) >= count:
             has = f"has {count} heads, valid indices are 0 to {count - 1}" if count else "has no heads"
             raise Invalid.at("attention.heads", f"layer {layer} {has}")
-    return heads
-
-
-def _indices(value: Any, field: str, expected: str) -> list[int]:
-    if type(value) is not list or not value or set(map(type, value)) != {int}:
-        raise Invalid.at(f"attention.{field}", f"expected {expected}")
-    return value
-
-
-def check_attention_size(
-    selection: AttentionSelection,
-    inputs: Sequence[Axes],
-    *,
-    block_floats: int = 0,
-    is_half: bool,
-    max_bytes: int,
-    max_work_bytes: int,
-) -> int:
-    """Bytes of the numbers in the answer; refuses what is too large, before anything runs.
-
-    Raises:
-        TooLarge: naming the size, the limit and how to make it smaller.
-    """
-    size = selection.answer_bytes(inputs, is_half=is_half) + FLOAT_BYTES * block_floats
-    if size > max_bytes:
-        raise TooLarge.at(
-            "attention",
-            f"the answer would hold {size} bytes of weights, at most {max_bytes} are allowed; ask for fewer "
-            'layers or heads, for queries "cls", reduce, top_k or form "stats", or send fewer or shorter inputs',
-        )
-    work = selection.work_bytes([axes.num_tokens for axes in inputs])
-    if work > max_work_bytes:
-        cure = "a rollout needs every layer:" if selection.options.reduce == "rollout" else "ask for fewer layers, or"
-        raise TooLarge.at(
-            "attention",
-            f"{work} bytes of weights would be computed, at most {max_work_bytes} are allowed; {cure} send fewer or "
-            "shorter inputs",
-        )
-    return size
+    return tuple(dict.fromkeys(wanted))
 
 
 def count_block_floats(plan: AttentionPlan, tokenized: Sequence[TokenizedInput]) -> int:
@@ -320,54 +262,31 @@ def _word(text: str, tokens: Sequence[str], tokens_at: Span, characters_at: Span
     return text[slice(*characters_at)] or "".join(tokens[slice(*tokens_at)])
 
 
-def read_head_mask(value: Any, manifest: Manifest) -> Float32Array | None:
+def read_head_mask(mask: HeadMask, manifest: Manifest) -> Float32Array | None:
     """The gates of every head, [sum of all layers' heads], first layer first; None for no mask.
 
-    Args:
-        value: of `head_mask`, any JSON value; null and an empty list are no mask.
-        manifest: of the artifact that would run it.
-
     Raises:
-        Invalid: another form, a layer or head that the model does not have, a gate outside [0, 1], a head named twice,
-            or an artifact that accepts no gates.
+        Invalid: a layer or head that the model does not have, a head named twice, or an artifact that accepts no gates.
     """
-    if value is None or value == []:
+    if not mask:
         return None
-    config = manifest.config
-    gates = np.ones(sum(config.num_heads), dtype=np.float32)
-    if type(value) is not list or len(value) > len(gates):
-        raise Invalid.at(
-            "head_mask", f"expected a list of [layer, head, gate], at most {len(gates)}, the model's heads"
-        )
     require_input(manifest, HEAD_GATES, param="head_mask")
+    num_heads = manifest.config.num_heads
+    layers, gates = len(num_heads), np.ones(sum(num_heads), dtype=np.float32)
     named: set[int] = set()
-    for index, entry in enumerate(value):
+    for index, (layer, head, gate) in enumerate(mask):
         name = f"head_mask[{index}]"
-        layer, head, gate = _read_entry(entry, config.num_heads, name)
-        place = config.head_span(layer).start + head
+        if not -layers <= layer < layers:
+            raise Invalid.at(name, f"the model has {layers} layers, valid indices are {-layers} to {layers - 1}")
+        if not -(count := num_heads[layer]) <= head < count:
+            has = f"has {count} heads, valid indices are {-count} to {count - 1}" if count else "has no heads"
+            raise Invalid.at(name, f"layer {layer % layers} {has}")
+        place = manifest.config.head_span(layer % layers).start + head % count
         if place in named:
-            raise Invalid.at(name, f"layer {layer}, head {head} is named twice")
+            raise Invalid.at(name, f"layer {layer % layers}, head {head % count} is named twice")
         named.add(place)
         gates[place] = gate
     return gates
-
-
-def _read_entry(entry: Any, num_heads: Sequence[int], name: str) -> tuple[int, int, float]:
-    """Layer and head counted from 0, and the gate."""
-    if type(entry) is not list or [type(part) for part in entry[:2]] != [int, int] or len(entry) != 3:
-        raise Invalid.at(name, "expected [layer, head, gate], layer and head whole numbers")
-    layer, head, gate = entry
-    if type(gate) not in (int, float) or not 0 <= gate <= 1:
-        raise Invalid.at(name, "the gate is no number from 0 (head removed) to 1 (head as it is)")
-    layers = len(num_heads)
-    if not -layers <= layer < layers:
-        raise Invalid.at(name, f"the model has {layers} layers, valid indices are {-layers} to {layers - 1}")
-    layer %= layers
-    count = num_heads[layer]
-    if not -count <= head < count:
-        has = f"has {count} heads, valid indices are {-count} to {count - 1}" if count else "has no heads"
-        raise Invalid.at(name, f"layer {layer} {has}")
-    return layer, head % count, float(gate)
 
 
 def require_input(manifest: Manifest, name: str, *, param: str) -> None:

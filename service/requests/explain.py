@@ -24,6 +24,7 @@ from service.requests.schemas import (
     PromptedAnswer,
     PromptOptions,
     Usage,
+    refuse_beside,
 )
 from service.tokenization.inputs import InputNames, Inputs, Truncate, refuse_empty
 from service.tokenization.rows import TokenizedInput
@@ -241,10 +242,8 @@ def _both_texts(request: ExplainRequest, manifest: Manifest, size: int) -> tuple
 
 
 def _plan_scores(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
-    defaults = ExplainRequest(a="")
-    for field in ("similarity", "dimensions", "top_pairs", "prompt_name", "prompt"):
-        if getattr(request, field) != getattr(defaults, field):
-            raise Invalid.at(field, "a classifier's scores are explained, which have none; leave it out")
+    fields = ("similarity", "dimensions", "top_pairs", "prompt_name", "prompt")
+    refuse_beside(request, fields, "a classifier, whose scores are explained")
     names = InputNames(listed="", singles=SIDES[:1])
     if request.b is None:
         return ExplainPlan(request, Inputs(texts=(request.a,)), names)

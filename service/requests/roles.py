@@ -7,7 +7,7 @@ from typing import Literal
 from model.artifact import Manifest
 from model.config_parts import MultiVectorSettings, QueryExpansion
 from service.errors import Invalid
-from service.requests.schemas import EncodeRequest
+from service.requests.schemas import EncodeRequest, refuse_beside
 from service.tokenization.inputs import Inputs
 from service.tokenization.rows import TokenizedInput, expand
 
@@ -77,19 +77,11 @@ def role_of_request(request: EncodeRequest, inputs: Inputs, manifest: Manifest, 
         raise Invalid.at("role", f"{manifest.model} reads queries and documents alike; leave it out")
     if inputs.texts is None:
         raise Invalid.at("role", "token ids and pairs are read as they are given; send texts")
-    if request.prompt is not None or request.prompt_name is not None:
-        raise Invalid.at("role", "it chooses the prompt; leave prompt and prompt_name out")
-    if role.expansion is not None and (request.attention is not None or request.truncate == "start"):
-        what = "attention" if request.attention is not None else 'truncate "start"'
-        raise Invalid.at("role", f"queries of {manifest.model} end in tokens that are no text; leave {what} out")
+    refuse_beside(request, ("prompt", "prompt_name"), "role, which chooses the prompt")
+    if role.expansion is not None:
+        refuse_beside(request, ("attention", "truncate"), "queries that end in tokens which are no text")
     if manifest.query_table and request.role == "query":
-        uses = {"attention": request.attention, "head_mask": request.head_mask, "output": request.output == "tokens"}
-        if asked := [name for name, use in uses.items() if use]:
-            raise Invalid.at(
-                "role",
-                f"queries of {manifest.model} are read by a table of weights, without the network; leave {asked[0]} "
-                "out",
-            )
+        refuse_beside(request, ("attention", "head_mask", "output"), "queries that a table of weights reads")
     return role
 
 

@@ -80,7 +80,24 @@ class Activation(RequestModel):
         return self.use_activation is False or self.activation is False
 
 
-class RerankRequest(TeiTruncation, Activation, ModelChoice):
+class ScoringOptions(Activation):
+    """What scores are made of, and what is shown of that."""
+
+    raw_scores: bool = False
+    """a cross-encoder's scores as logits, instead of numbers from 0 to 1"""
+    matches: bool = False
+    """of a multi-vector model (ColBERT): which token of the document each token of the query found"""
+    weights: OutputWeights | None = None
+    """of a model with several outputs (BGE-M3): their weighted mean as the score; null for the cosine of its dense
+    vectors. Words' weights are multiplied and added up; a query's vectors of tokens count by their mean"""
+
+    def options(self) -> dict[str, Any]:
+        """The same as `Scoring` names it."""
+        weights = None if self.weights is None else self.weights.by_output()
+        return {"raw_scores": self.raw_scores or self.wants_logits(), "matches": self.matches, "weights": weights}
+
+
+class RerankRequest(TeiTruncation, ScoringOptions, ModelChoice):
     """What `POST /rerank` takes: `texts` as TEI, or `documents` as Infinity; other fields of theirs are ignored."""
 
     model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [JINA_EXAMPLE]})
@@ -91,8 +108,6 @@ class RerankRequest(TeiTruncation, Activation, ModelChoice):
     """TEI's name of the documents"""
     documents: Documents | None = None
     """texts, or objects with a `text`"""
-    raw_scores: bool = False
-    """a cross-encoder's scores as logits, instead of numbers from 0 to 1"""
     return_text: bool = False
     """TEI's: answer each document's text, too"""
     return_documents: LaxBool = False
@@ -104,21 +119,12 @@ class RerankRequest(TeiTruncation, Activation, ModelChoice):
     tokens to the document's and back, and the weight that they hold"""
     head_mask: HeadMask = None
     """scores with less of some heads, as of `POST /encode`"""
-    matches: bool = False
-    """of a multi-vector model (ColBERT): which token of the document each token of the query found"""
-    weights: OutputWeights | None = None
-    """of a model with several outputs (BGE-M3): their weighted mean as the score; null for the cosine of its dense
-    vectors. Words' weights are multiplied and added up; a query's vectors of tokens count by their mean"""
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
         if (self.texts is None) == (self.documents is None):
             raise ValueError("expected texts (TEI's form) or documents (Infinity's)")
         return self
-
-    def documents_given(self) -> list[str]:
-        """The documents as texts."""
-        return self.texts if self.texts is not None else plain_texts(self.documents or ())
 
 
 class JinaRequest(Activation, ModelChoice):
@@ -312,7 +318,11 @@ def reads_pairs(scoring: Scoring, manifest: Manifest) -> bool:
             "model shows what each token found",
         )
     if manifest.task == "classification":
-        _refuse_classifier(manifest)
+        if len(manifest.labels) != 1 or not manifest.pairs:
+            raise WrongTask(
+                f"{manifest.model} is a classifier with {len(manifest.labels)} labels: it scores no pairs; "
+                "POST /predict gives its labels"
+            )
         return True
     if manifest.task == "sparse":
         raise WrongTask(f"{manifest.model} is a sparse model: it scores no pairs; POST /embed_sparse gives its vectors")
@@ -335,14 +345,6 @@ def texts_to_compare(scoring: Scoring, manifest: Manifest, added: int) -> tuple[
         _prompted(scoring.each_query_once(), scoring.query_names, query.most_tokens, query, manifest),
         _prompted(scoring.documents, scoring.names, (min(limits),) if limits else None, document, manifest),
     )
-
-
-def _refuse_classifier(manifest: Manifest) -> None:
-    if len(manifest.labels) != 1 or not manifest.pairs:
-        raise WrongTask(
-            f"{manifest.model} is a classifier with {len(manifest.labels)} labels: it scores no pairs; POST /predict "
-            "gives its labels"
-        )
 
 
 def _prompted(

@@ -19,7 +19,6 @@ from service.tokenization.inputs import Inputs
 from service.tokenization.rows import TokenizedInput
 
 PARAM = "spans"
-HIDDEN_BYTES = 4  # of a number of the last hidden state
 
 
 class SpanTokens(NamedTuple):
@@ -40,12 +39,10 @@ class SpanPlan:
 
     Attributes:
         spans: [start, end) in characters of the text as it was sent, by input.
-        hidden_size: numbers of a token's last hidden state.
         start: number of the first input, where these are a part of them.
     """
 
     spans: Spans
-    hidden_size: int
     start: int = 0
 
     def __len__(self) -> int:
@@ -54,10 +51,6 @@ class SpanPlan:
     def of(self, place: slice) -> "SpanPlan":
         """The spans of some of the inputs."""
         return replace(self, spans=self.spans[place], start=self.start + (place.start or 0))
-
-    def work_bytes(self, lengths: Sequence[int]) -> int:
-        """Of the hidden states that are computed for the spans, for texts of these lengths in tokens."""
-        return HIDDEN_BYTES * self.hidden_size * sum(lengths)
 
     def find_tokens(self, tokenized: Sequence[TokenizedInput], prompt_characters: int) -> list[SpanTokens]:
         """The tokens of each input's spans.
@@ -95,7 +88,7 @@ def read_spans(spans: Spans, inputs: Inputs, manifest: Manifest) -> SpanPlan:
                     f"{PARAM}[{index}][{place}]",
                     f"expected [start, end] with start < end <= {len(text)}, the text's end",
                 )
-    return SpanPlan(spans, manifest.config.hidden_size)
+    return SpanPlan(spans)
 
 
 def _refuse_model(manifest: Manifest) -> None:

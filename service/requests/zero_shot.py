@@ -18,10 +18,9 @@ from service.wire import AnswerModel, RequestModel
 
 SLOT = "{}"
 TEMPLATES = {"entailment": "This example is {}.", "cosine": SLOT}  # the first is the pipeline's of `transformers`
-LONGEST_TEMPLATE = 1024  # characters; every pair holds it
-MOST_LABEL_CHARACTERS = 1024
 LABEL_BYTES = 48  # of a label in an answer, besides its own: its score, and the JSON around both
 Method = Literal["entailment", "cosine"]
+Template = Annotated[str, Field(max_length=1024)]  # every pair holds it
 
 
 class ZeroShotParameters(RequestModel):
@@ -31,7 +30,7 @@ class ZeroShotParameters(RequestModel):
 
     candidate_labels: str | TextList
     """labels, or one text with commas between them"""
-    hypothesis_template: str | None = None
+    hypothesis_template: Template | None = None
     multi_label: bool | None = None
 
 
@@ -47,7 +46,7 @@ class ZeroShotRequest(ModelChoice):
     """a text or a list of texts"""
     candidate_labels: str | TextList | None = None
     """labels, each whole whatever it holds; or one text with commas between them"""
-    hypothesis_template: Annotated[str, Field(max_length=LONGEST_TEMPLATE)] | None = None
+    hypothesis_template: Template | None = None
     """the sentence that a label is put into, at `{}`; null for `"This example is {}."`, and for the label
     alone where an embedder compares"""
     multi_label: bool = False
@@ -55,29 +54,74 @@ class ZeroShotRequest(ModelChoice):
     parameters: ZeroShotParameters | None = None
     """the same as huggingface_hub sends it, answered as it expects it: a list of `label` and `score`"""
 
-    def resolve(self, most: int | None = None) -> "ZeroShot":
-        """What is asked for, checked as far as it goes without the model.
+    def plan(self, manifest: Manifest, most: int | None = None) -> "ZeroShotPlan":
+        """What the model reads.
 
         Args:
-            most: texts, and labels, that a request may have; more are refused unread. None for no limit.
+            manifest: of the model.
+            most: inputs that a request may have: pairs, or texts and labels; None for no limit.
 
         Raises:
-            Invalid: no labels, an empty text or label, a label twice, or a template without a place for the label.
-            TooLarge: more texts or labels than allowed.
+            Invalid: no labels, or a template without a place for the label.
+            TooLarge: more inputs than allowed.
+            WrongTask: the model neither judges entailment nor has vectors.
         """
         given = self.parameters or self
-        if (labels := given.candidate_labels) is None:
-            raise Invalid.at("candidate_labels", "Field required")
-        texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
-        for name, count in (
-            ("inputs", len(texts)),
-            ("candidate_labels", labels.count(",") + 1 if isinstance(labels, str) else len(labels)),
-        ):
-            if most is not None and count > most:
-                raise TooLarge.at(name, f"{count}, at most {most} a request are taken")
+        labels, template = given.candidate_labels, given.hypothesis_template
         if isinstance(labels, str):
+            if most is not None and (count := labels.count(",") + 1) > most:  # a million would be long to take apart
+                raise TooLarge.at("candidate_labels", f"{count}, at most {most} a request are taken")
             labels = [part.strip() for part in labels.split(",") if part.strip()]
-        return ZeroShot(texts, labels, given.hypothesis_template, multi_label=bool(given.multi_label))
+        if not labels:
+            raise Invalid.at("candidate_labels", "Field required: give at least one label")
+        if template is not None and SLOT not in template:
+            raise Invalid.at("hypothesis_template", f"expected {SLOT} where the label goes")
+        texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
+        entailment, multi_label = entailment_label(manifest), bool(given.multi_label)
+        method: Method = "cosine" if entailment is None else "entailment"
+        count = len(texts) + len(labels) if entailment is None else len(texts) * len(labels)
+        if most is not None and count > most:
+            raise TooLarge.at(
+                "candidate_labels",
+                f"{len(labels)} labels {'and' if entailment is None else 'of'} {len(texts)} texts are {count} inputs "
+                f"to read, at most {most} a request are taken",
+            )
+        hypotheses = [(template or TEMPLATES[method]).replace(SLOT, label) for label in labels]
+        if entailment is None:
+            request = EncodeRequest(inputs=[*texts, *hypotheses], normalize=True)
+            return ZeroShotPlan(texts, labels, request, method, multi_label=multi_label)
+        pairs = [[text, hypothesis] for text in texts for hypothesis in hypotheses]
+        request = EncodeRequest(pairs=pairs, raw_scores=True, pair_truncation="only_first")
+        return ZeroShotPlan(texts, labels, request, method, entailment, multi_label=multi_label)
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroShotPlan:
+    """What a model is asked, and what is made of its answer.
+
+    Attributes:
+        texts: at least one.
+        labels: at least one.
+        request: to encode.
+        method: how labels are ranked.
+        entailment: which of the model's labels says that the hypothesis follows; 0 for cosines.
+        multi_label: whether labels do not exclude each other.
+    """
+
+    texts: Sequence[str]
+    labels: Sequence[str]
+    request: EncodeRequest
+    method: Method
+    entailment: int = 0
+    multi_label: bool = False
+
+    @property
+    def names(self) -> InputNames:
+        """What errors call the inputs of the request: a pair by its text."""
+        names = [f"inputs[{place}]" for place in range(len(self.texts))]
+        if self.method == "cosine":
+            return InputNames(each=[*names, *(f"candidate_labels[{place}]" for place in range(len(self.labels)))])
+        return InputNames(each=[name for name in names for _ in self.labels])
 
 
 class LabelScores(AnswerModel):
@@ -96,95 +140,6 @@ class ZeroShotAnswer(AnswerModel):
     compares the text with each label, and scores are cosines"""
     results: list[LabelScores]
     usage: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class ZeroShot:
-    """Texts and labels.
-
-    Attributes:
-        texts: at least one, none empty.
-        labels: at least one, none empty, none twice.
-        template: holds `{}` once; None for the method's own.
-        multi_label: whether labels do not exclude each other.
-    """
-
-    texts: Sequence[str]
-    labels: Sequence[str]
-    template: str | None = None
-    multi_label: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.labels:
-            raise Invalid.at("candidate_labels", "the list is empty; give at least one label")
-        first: dict[str, int] = {}
-        for place, label in enumerate(self.labels):
-            name = f"candidate_labels[{place}]"
-            if not label.strip():
-                raise Invalid.at(name, "an empty label")
-            if len(label) > MOST_LABEL_CHARACTERS:
-                raise TooLarge.at(name, f"{len(label)} characters, at most {MOST_LABEL_CHARACTERS}")
-            if label in first:
-                raise Invalid.at(name, f"the same as candidate_labels[{first[label]}]")
-            first[label] = place
-        for place, text in enumerate(self.texts):
-            if not text.strip():
-                raise Invalid.at(f"inputs[{place}]", "an empty text has no label")
-        if self.template is not None and (self.template.count(SLOT) != 1 or len(self.template) > LONGEST_TEMPLATE):
-            raise Invalid.at(
-                "hypothesis_template",
-                f"expected {SLOT} once, where the label goes, in at most {LONGEST_TEMPLATE} characters",
-            )
-
-    def plan(self, manifest: Manifest, max_texts: int | None = None) -> "ZeroShotPlan":
-        """What the model reads.
-
-        Raises:
-            WrongTask: the model neither judges entailment nor has vectors.
-            TooLarge: more pairs, or more texts and labels, than allowed.
-        """
-        entailment = entailment_label(manifest)
-        method: Method = "cosine" if entailment is None else "entailment"
-        texts, labels = len(self.texts), len(self.labels)
-        count = texts + labels if entailment is None else texts * labels
-        if max_texts is not None and count > max_texts:
-            what = f"{labels} labels and {texts} texts" if entailment is None else f"{labels} labels of {texts} texts"
-            raise TooLarge.at(
-                "candidate_labels", f"{what} are {count} inputs to read, at most {max_texts} a request are taken"
-            )
-        template = self.template or TEMPLATES[method]
-        hypotheses = [template.replace(SLOT, label) for label in self.labels]
-        if entailment is None:
-            return ZeroShotPlan(self, method, EncodeRequest(inputs=[*self.texts, *hypotheses], normalize=True))
-        pairs = [[text, hypothesis] for text in self.texts for hypothesis in hypotheses]
-        request = EncodeRequest(pairs=pairs, raw_scores=True, pair_truncation="only_first")
-        return ZeroShotPlan(self, method, request, entailment)
-
-
-@dataclass(frozen=True, slots=True)
-class ZeroShotPlan:
-    """What a model is asked, and what is made of its answer.
-
-    Attributes:
-        wanted: texts and labels.
-        method: how labels are ranked.
-        request: to encode.
-        entailment: which of the model's labels says that the hypothesis follows; 0 for cosines.
-    """
-
-    wanted: ZeroShot
-    method: Method
-    request: EncodeRequest
-    entailment: int = 0
-
-    @property
-    def names(self) -> InputNames:
-        """What errors call the inputs of the request: a pair by its text."""
-        texts, labels = self.wanted.texts, self.wanted.labels
-        names = [f"inputs[{place}]" for place in range(len(texts))]
-        if self.method == "cosine":
-            return InputNames(each=[*names, *(f"candidate_labels[{place}]" for place in range(len(labels)))])
-        return InputNames(each=[name for name in names for _ in labels])
 
 
 def label_bytes(labels: Sequence[str], texts: int, most: int, *, param: str) -> int:

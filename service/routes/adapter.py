@@ -37,15 +37,7 @@ async def run_for(
     most_tokens: Sequence[int | None] | None = None,
     beside_bytes: int = 0,
 ) -> EncodeResult:
-    """Encodes for an HTTP request.
-
-    Args:
-        request: that asks for it.
-        wanted: what to encode.
-        names: of `inputs` in the API that it speaks.
-        most_tokens: of each text of a row; what is more is cut off.
-        beside_bytes: what the answer will hold beside what is made here.
-    """
+    """Encodes for an HTTP request, as `service.operations.encode.run` does."""
     services, context = services_of(request), context_of(request.scope)
     return await run(services, context, wanted, names=names, most_tokens=most_tokens, beside_bytes=beside_bytes)
 
@@ -69,12 +61,7 @@ def usage_of(tokens: int) -> dict[str, int]:
 
 
 def require_task(request: Request, *tasks: Task) -> None:
-    """Refuses what only models of other tasks answer.
-
-    Raises:
-        NotReady: the model is not loaded yet.
-        WrongTask: naming the task of the model that is served.
-    """
+    """Raises WrongTask, with the task of the model that is served, where it is none of these."""
     runner = services_of(request).runner()
     if (task := runner.manifest.task) not in tasks:
         raise WrongTask(
@@ -87,18 +74,12 @@ def chosen_output(request: Request, name: Literal["sparse", "multi_vector"]) -> 
     """What to ask for on a route for one kind of output: None of a model of this task, else what an embedder has of it.
 
     Raises:
-        NotReady: the model is not loaded yet.
         WrongTask: the model has no such output.
     """
     if name in services_of(request).runner().manifest.token_outputs:
         return [name]
     require_task(request, name)
     return None
-
-
-def labels_tokens(request: Request) -> bool:
-    """Whether the model gives labels of tokens."""
-    return services_of(request).runner().manifest.task == "token_classification"
 
 
 def truncation_header(request: Request) -> dict[str, str]:

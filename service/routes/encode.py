@@ -9,7 +9,7 @@ from starlette.responses import Response
 from service.answers.answer import describe_item
 from service.answers.packing import SAFETENSORS_LAYOUT, serialize_in_pieces
 from service.context import context_of
-from service.errors import DeadlineExceeded, Invalid
+from service.errors import DeadlineExceeded
 from service.http.response import JSON, SAFETENSORS, compress, prefers_safetensors, respond
 from service.http.route import Route, answer_document
 from service.observability.stages import StageTimer
@@ -101,8 +101,6 @@ async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
     services, context = services_of(request), context_of(request.scope)
     runner = services.runner()
     inputs = read_inputs(body.inputs, max_texts=services.settings.max_texts)
-    if inputs.texts is None:
-        raise Invalid.at("inputs", "expected a text or a list of texts")
     prompt, inputs = with_prompt(runner.manifest.defaults, inputs, name=body.prompt_name, text=body.prompt)
     refuse_long_texts(inputs, services.settings.max_text_characters)
     deadline = context.deadline(services.settings.request_timeout)

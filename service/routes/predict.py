@@ -15,15 +15,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from model.config_parts import ScoreActivation
-from service.answers.answer import activate
-from service.answers.scores import labelled, zero_shot_labels
+from service.answers.scores import activate, labelled, zero_shot_labels
 from service.errors import Invalid, WrongTask
 from service.http.route import Route
 from service.inference.backend import Float32Array
 from service.operations.encode import EncodeResult, offload
 from service.requests.attention import ARRAY_FLOATS
 from service.requests.schemas import (
-    TEXT,
     Aggregation,
     EncodeRequest,
     Entity,
@@ -32,17 +30,15 @@ from service.requests.schemas import (
     ModelChoice,
     TeiTruncation,
     TextList,
-    list_schema,
-    one_of,
+    refuse_beside,
 )
 from service.requests.zero_shot import ZeroShotAnswer, ZeroShotPlan, ZeroShotRequest, label_bytes
-from service.routes.adapter import embeddings_document, json_response, labels_tokens, require_task, run_for, usage_of
+from service.routes.adapter import embeddings_document, json_response, require_task, run_for, usage_of
 from service.services import services_of
 from service.tokenization.inputs import InputNames
 from service.wire import OURS, TEI, AnswerModel, RequestModel
 
-_PAIR = list_schema(TEXT, 2, 2)
-PredictInputs = Annotated[Any, one_of(TEXT, _PAIR, list_schema(list_schema(TEXT, 1, 1)), list_schema(_PAIR))]
+PredictInputs = str | TextList | Annotated[list[TextList], Field(min_length=1, fail_fast=True)]
 TEXTS = InputNames()  # pairs too are `inputs` here
 SHAPES = 'expected a text, a pair ["a", "b"], or a list of single texts [["a"], ...] or of pairs [["a", "b"], ...]'
 
@@ -90,17 +86,15 @@ class PredictRequest(TeiTruncation, ModelChoice):
             Invalid: an overlap of windows, and no windows.
         """
         has_windows = self.truncate is None
-        if self.overlap is not None and not has_windows:
-            raise Invalid.at("overlap", "windows have it, and truncate asks for none; leave one of the two out")
-        own = {"aggregation": self.aggregation, "ignore_labels": self.ignore_labels, "overlap": self.overlap}
+        if not has_windows:
+            refuse_beside(self, ("overlap",), "truncate, which asks for no windows")
         theirs = self.parameters or PredictParameters()
-        named = {
-            "aggregation": theirs.aggregation_strategy,
-            "ignore_labels": theirs.ignore_labels,
-            "overlap": theirs.stride if has_windows else None,
+        given: dict[str, Any] = {
+            "aggregation": self.aggregation or theirs.aggregation_strategy,
+            "ignore_labels": theirs.ignore_labels if self.ignore_labels is None else self.ignore_labels,
+            "overlap": theirs.stride if self.overlap is None and has_windows else self.overlap,
         }
-        given = {name: value for values in (named, own) for name, value in values.items() if value is not None}
-        return EntityRequest.model_validate(given)
+        return EntityRequest(**{name: value for name, value in given.items() if value is not None})
 
 
 class ClassifyRequest(ModelChoice):
@@ -132,18 +126,17 @@ class ClassifyAnswer(AnswerModel):
 
 async def answer_predict(request: Request, body: PredictRequest) -> Response:
     """Labels, best first: of one input, or one list an input; or entities."""
-    if body.level == "tokens" or (body.level is None and labels_tokens(request)):
+    task = services_of(request).runner().manifest.task
+    if body.level == "tokens" or (body.level is None and task == "token_classification"):
         return await _answer_entities(request, body)
     require_task(request, "classification")
-    if asked := [name for name in ("aggregation", "ignore_labels", "overlap") if getattr(body, name) is not None]:
-        raise Invalid.at(asked[0], "it is of entities, and this model labels whole texts; leave it out")
-    inputs, pairs, is_batch = _read(body.inputs)
+    refuse_beside(body, ("aggregation", "ignore_labels", "overlap"), "a model that labels whole texts")
+    given, count, is_batch = _read(body.inputs)
     parameters = body.parameters or PredictParameters()
     function = parameters.function_to_apply
     raw_scores = body.raw_scores or function is not None
-    wanted = EncodeRequest(inputs=inputs, pairs=pairs, raw_scores=raw_scores, truncate=body.truncation())
+    wanted = EncodeRequest(**given, raw_scores=raw_scores, truncate=body.truncation())
     applied: ScoreActivation = "identity" if function is None or function == "none" else function
-    count = len(inputs or pairs or ())
     encoded, found = await _classify(request, wanted, count, TEXTS, applied=applied, top_k=parameters.top_k)
     # Clients that send `parameters` return the first list of the answer, as Hugging Face's own API has it.
     return await json_response(request, found if is_batch or body.parameters is not None else found[0], encoded)
@@ -200,36 +193,26 @@ def _write_predictions(
     return [memoryview(orjson.dumps(labelled(row, labels, top_k))) for row in activate(scores, applied)]
 
 
-def _read_texts(inputs: Any) -> tuple[list[str], bool]:
+def _read_texts(inputs: PredictInputs) -> tuple[list[str], bool]:
     """Single texts, and whether they came as a list."""
     if isinstance(inputs, str):
         return [inputs], False
-    if isinstance(inputs, list) and inputs:
-        rows = [[row] if isinstance(row, str) else row for row in inputs]
-        if all(isinstance(row, list) and len(row) == 1 and isinstance(row[0], str) for row in rows):
-            return [row[0] for row in rows], True
-    raise Invalid.at("inputs", 'expected a text, or a list of texts ["a", "b"] or [["a"], ["b"]]')
+    rows = [[row] if isinstance(row, str) else row for row in inputs]
+    if any(len(row) != 1 for row in rows):
+        raise Invalid.at("inputs", 'expected a text, or a list of texts ["a", "b"] or [["a"], ["b"]]')
+    return [row[0] for row in rows], True
 
 
-def _read(inputs: Any) -> tuple[list[str] | None, list[list[str]] | None, bool]:
-    """Single texts or pairs, the other is None, and whether they came as a list."""
-    if isinstance(inputs, str):
-        return [inputs], None, False
-    if not isinstance(inputs, list) or not inputs:
-        raise Invalid.at("inputs", SHAPES)
-    if all(isinstance(text, str) for text in inputs):
-        if len(inputs) == 1:
-            return inputs, None, False
-        if len(inputs) != 2:
-            raise Invalid.at("inputs", f"{SHAPES}; {len(inputs)} texts are no pair")
-        return None, [inputs], False
-    if all(isinstance(row, list) and all(isinstance(text, str) for text in row) for row in inputs):
-        sizes = {len(row) for row in inputs}
-        if sizes == {1}:
-            return [row[0] for row in inputs], None, True
-        if sizes == {2}:
-            return None, inputs, True
-    raise Invalid.at("inputs", f"{SHAPES}; all of one kind")
+def _read(inputs: PredictInputs) -> tuple[dict[str, Any], int, bool]:
+    """`inputs` or `pairs` of a request to encode, how many, and whether they came as a list."""
+    is_batch = not isinstance(inputs, str) and isinstance(inputs[0], list)
+    rows: Any = inputs if is_batch else [[inputs] if isinstance(inputs, str) else inputs]
+    sizes = {len(row) for row in rows}
+    if sizes == {1}:
+        return {"inputs": [row[0] for row in rows]}, len(rows), is_batch
+    if sizes == {2}:
+        return {"pairs": rows}, len(rows), is_batch
+    raise Invalid.at("inputs", SHAPES)
 
 
 PREDICTIONS = [{"score": 0.98, "label": "positive"}, {"score": 0.02, "label": "negative"}]
@@ -246,9 +229,9 @@ async def answer_zero_shot(request: Request, body: ZeroShotRequest) -> Response:
     """Labels of each text, best first, and how they were ranked."""
     services = services_of(request)
     most = services.settings.max_texts
-    plan = body.resolve(most).plan(services.runner().manifest, most)
-    texts, longest = len(plan.wanted.texts), services.settings.max_embedding_bytes
-    size = label_bytes(plan.wanted.labels, texts, longest, param="candidate_labels")
+    plan = body.plan(services.runner().manifest, most)
+    texts, longest = len(plan.texts), services.settings.max_embedding_bytes
+    size = label_bytes(plan.labels, texts, longest, param="candidate_labels")
     encoded = await run_for(request, plan.request, names=plan.names, beside_bytes=size)
     found = encoded.answer["embeddings" if plan.method == "cosine" else "scores"]
     cost = max(encoded.sizes.built_from, ARRAY_FLOATS * texts)

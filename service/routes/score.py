@@ -19,12 +19,11 @@ from service.http.route import Route
 from service.operations.score import Scored, score
 from service.requests.schemas import ModelChoice, TextList
 from service.requests.scoring import (
-    Activation,
     JinaRequest,
-    OutputWeights,
     RerankAnswer,
     RerankRequest,
     Scoring,
+    ScoringOptions,
     TeiRank,
     TokenMatch,
     plain_texts,
@@ -49,7 +48,7 @@ FORMS = (("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), (
 """What vLLM has called the two sides."""
 
 
-class ScoreRequest(Activation, ModelChoice):
+class ScoreRequest(ScoringOptions, ModelChoice):
     """What `POST /score` takes: one query for all documents, or one for each; other fields are ignored."""
 
     model_config = ConfigDict(
@@ -73,13 +72,6 @@ class ScoreRequest(Activation, ModelChoice):
     """vLLM's name of `queries` where they may be more than texts; here they are texts"""
     data_2: OneOrMany | None = None
     """the same of `documents`"""
-    raw_scores: bool = False
-    """a cross-encoder's scores as logits"""
-    matches: bool = False
-    """of a multi-vector model (ColBERT): which token of the document each token of the query found"""
-    weights: OutputWeights | None = None
-    """of a model with several outputs (BGE-M3): their weighted mean as the score; null for the cosine of its dense
-    vectors. Words' weights are multiplied and added up; a query's vectors of tokens count by their mean"""
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
@@ -121,15 +113,7 @@ async def answer_score(request: Request, body: ScoreRequest) -> Response:
         raise Invalid.at(
             name, f"{len(queries)} queries and {len(documents)} documents: send one query, or one for each"
         )
-    wanted = Scoring(
-        queries,
-        documents,
-        names=InputNames(name),
-        query_name=asked,
-        raw_scores=body.raw_scores or body.wants_logits(),
-        matches=body.matches,
-        weights=None if body.weights is None else body.weights.by_output(),
-    )
+    wanted = Scoring(queries, documents, names=InputNames(name), query_name=asked, **body.options())
     scored = await score(services_of(request), context_of(request.scope), wanted)
     answer = {
         "id": context_of(request.scope).request_id,
@@ -145,35 +129,26 @@ async def answer_score(request: Request, body: ScoreRequest) -> Response:
     return await json_response(request, answer, scored.encoded)
 
 
-TEXTS, DOCUMENTS = InputNames(listed="texts"), InputNames(listed="documents")
-
-
 async def answer_rerank(request: Request, body: RerankRequest) -> Response:
     """Documents, best first."""
-    documents = body.documents_given()
+    is_tei = body.texts is not None
+    documents = body.texts or plain_texts(body.documents or ())
     wanted = Scoring(
         queries=[body.query],
         documents=documents,
-        names=DOCUMENTS if body.texts is None else TEXTS,
+        names=InputNames("texts" if is_tei else "documents"),
         truncate=body.truncation(),
-        raw_scores=body.raw_scores or body.wants_logits(),
         attention=body.attention,
         head_mask=body.head_mask,
-        matches=body.matches,
         most=body.top_n or None,
-        weights=None if body.weights is None else body.weights.by_output(),
+        **body.options(),
     )
     scored = await score(services_of(request), context_of(request.scope), wanted)
-    best, has_attention = scored.best(body.top_n or None), scored.attention is not None
-    answer: Any
-    if body.texts is not None:
-        shown = documents if body.return_text else None
-        answer = [_entry(scored, at, "score", "text", shown) for at in best]
+    if is_tei:
+        answer: Any = _ranked(scored, wanted.most, "score", "text", documents if body.return_text else None)
     else:
-        shown = documents if body.return_documents else None
-        results = [_entry(scored, at, "relevance_score", "document", shown) for at in best]
-        answer = _rerank_answer(request, scored, results)
-    return await json_response(request, answer, scored.encoded, has_attention=has_attention)
+        answer = _rerank_answer(request, scored, wanted.most, documents if body.return_documents else None)
+    return await json_response(request, answer, scored.encoded, has_attention=scored.attention is not None)
 
 
 async def answer_jina(request: Request, body: JinaRequest) -> Response:
@@ -187,28 +162,33 @@ async def answer_jina(request: Request, body: JinaRequest) -> Response:
     )
     scored = await score(services_of(request), context_of(request.scope), wanted)
     shown = [{"text": text} for text in documents] if body.return_documents is not False else None
-    best = scored.best(body.top_n or None)
-    results = [_entry(scored, at, "relevance_score", "document", shown) for at in best]
-    return await json_response(request, _rerank_answer(request, scored, results), scored.encoded)
+    return await json_response(request, _rerank_answer(request, scored, body.top_n or None, shown), scored.encoded)
 
 
-def _rerank_answer(request: Request, scored: Scored, results: list[dict[str, Any]]) -> dict[str, Any]:
-    """The fields around the results."""
+def _rerank_answer(request: Request, scored: Scored, most: int | None, shown: Sequence[Any] | None) -> dict[str, Any]:
     return {
         "id": context_of(request.scope).request_id,
         "object": "rerank",
         "model": scored.model,
         "created": int(time.time()),
-        "results": results,
+        "results": _ranked(scored, most, "relevance_score", "document", shown),
         "usage": usage_of(scored.tokens),
     }
 
 
-def _entry(scored: Scored, at: int, score_name: str, text_name: str, shown: Sequence[Any] | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {"index": at, score_name: float(scored.scores[at])}
-    if shown is not None:
-        entry[text_name] = shown[at]
-    return entry | scored.beside(at)
+def _ranked(
+    scored: Scored, most: int | None, score_name: str, text_name: str, shown: Sequence[Any] | None
+) -> list[dict[str, Any]]:
+    """The best documents with their scores, and with what is shown of each, if anything."""
+    return [
+        {
+            "index": at,
+            score_name: float(scored.scores[at]),
+            **({} if shown is None else {text_name: shown[at]}),
+            **scored.beside(at),
+        }
+        for at in scored.best(most)
+    ]
 
 
 RERANK_EXAMPLE: dict[str, Any] = {

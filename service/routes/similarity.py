@@ -68,14 +68,12 @@ class SimilarityRequest(ModelChoice):
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
-        ours = (self.source is not None) + (self.targets is not None)
-        if ours != (0 if self.inputs is not None else 2):
-            raise ValueError("expected source and targets, or inputs with source_sentence and sentences")
-        if self.inputs is None and self.parameters is not None:
-            raise ValueError("parameters are for inputs; beside source and targets give the options themselves")
-        others = sorted(self.model_fields_set - {"inputs", "model", "parameters", "source", "targets"})
-        if self.inputs is not None and others:
-            raise ValueError(f"{', '.join(others)}: not beside inputs, whose options are in parameters")
+        if self.inputs is not None:
+            is_one = self.model_fields_set <= {"inputs", "parameters", "model"}
+        else:
+            is_one = None not in (self.source, self.targets) and self.parameters is None
+        if not is_one:
+            raise ValueError("expected source and targets with their options, or inputs with theirs in parameters")
         return self
 
 

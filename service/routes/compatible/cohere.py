@@ -10,17 +10,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers.packing import as_base64
-from service.answers.vectors import check_format, quantize
+from service.answers.vectors import quantize
 from service.context import context_of
 from service.errors import TooLarge, WrongTask
 from service.http.route import Route
 from service.operations.encode import offload
 from service.operations.score import score
 from service.requests.attention import FLOAT_BYTES
-from service.requests.plan import BASE64_BYTES, JSON_BYTES, TENSOR_BYTES, check_dimensions
+from service.requests.plan import check_dimensions, check_format
 from service.requests.roles import prompt_of_kind
 from service.requests.schemas import EncodeRequest, ModelChoice, TextList, VectorFormat
 from service.requests.scoring import Documents, Scoring, plain_texts
+from service.requests.sizes import BASE64_BYTES, JSON_BYTES, TENSOR_BYTES
 from service.routes.adapter import embeddings_document, json_response, require_task, run_for
 from service.runner import Runner
 from service.services import services_of

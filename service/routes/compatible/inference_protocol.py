@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.answers.packing import serialize
+from service.answers.packing import bytes_of, serialize_in_pieces
 from service.context import context_of
 from service.errors import Invalid, MalformedBody, ModelNotFound, NotReady, TooLarge, UnsupportedMedia
 from service.http.body import check_accept, check_structure, read_body, validate
@@ -23,13 +23,13 @@ from service.http.route import Route, answer_document
 from service.inference.backend import Float32Array
 from service.machine import own_version
 from service.observability.stages import StageTimer
-from service.operations.encode import EncodeResult, offload
+from service.operations.encode import EncodeResult
 from service.requests.schemas import EncodeRequest, PromptOptions
 from service.routes.adapter import check_model, require_task, run_for, truncation_header
 from service.services import hold_for_model, refuse_early, services_of
 from service.settings import Settings
 from service.tokenization.inputs import InputNames
-from service.wire import INFERENCE_PROTOCOL, AnswerModel, RequestModel
+from service.wire import INFERENCE_PROTOCOL, AnswerModel, Piece, RequestModel
 
 TAG = "Open Inference Protocol"
 MODEL_VERSION = "1"
@@ -310,12 +310,12 @@ async def answer_infer(request: Request) -> Response:
             inference, texts = await read_request(raw, headers.get(HEADER_LENGTH), services.settings)
             encoded = await run_for(request, inference.to_encode(texts), names=InputNames(DATA))
     with StageTimer(services.model.metrics, "serialize"):
-        body, header_length = await write_answer(inference, encoded, name)
+        pieces, header_length = await write_answer(inference, encoded, name)
     extra = truncation_header(request)
     if header_length is None:
-        return respond([body], JSON, extra)
+        return respond(pieces, JSON, extra)
     extra[HEADER_LENGTH.decode("ascii")] = str(header_length)
-    return respond([body], BINARY, extra)
+    return respond(pieces, BINARY, extra)
 
 
 def _check_media(headers: Mapping[bytes, bytes]) -> None:
@@ -382,19 +382,15 @@ def _texts_behind(data: bytes, tensor: InferenceInput, most: int) -> list[str]:
         end = at = start + int.from_bytes(data[at:start], "little")
         if end > len(data):
             raise Invalid.at("inputs.0", "a text's length points behind the tensor's end")
-        texts.append(_text(data[start:end]))
+        try:
+            texts.append(data[start:end].decode())
+        except UnicodeDecodeError:
+            raise Invalid.at("inputs.0", "a text is not UTF-8") from None
     return texts
 
 
-def _text(data: bytes) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise Invalid.at("inputs.0", "a text is not UTF-8") from None
-
-
-async def write_answer(request: InferenceRequest, encoded: EncodeResult, model: str) -> tuple[bytes, int | None]:
-    """The answer's body, and the length of its JSON if bytes follow it."""
+async def write_answer(request: InferenceRequest, encoded: EncodeResult, model: str) -> tuple[list[Piece], int | None]:
+    """The answer's body in pieces, and the length of its JSON if bytes follow it."""
     embeddings: Float32Array = encoded.answer["embeddings"]
     output: dict[str, Any] = {"name": OUTPUT, "datatype": "FP32", "shape": embeddings.shape}
     answer: dict[str, Any] = {"model_name": model, "model_version": MODEL_VERSION, "outputs": [output]}
@@ -403,13 +399,9 @@ async def write_answer(request: InferenceRequest, encoded: EncodeResult, model: 
     if request.wants_bytes:
         output["parameters"] = {"binary_data_size": embeddings.nbytes}
         header = orjson.dumps(answer)
-        return await offload(partial(_joined, header, embeddings), embeddings.size), len(header)
+        return [header, bytes_of(embeddings)], len(header)
     output["data"] = embeddings.reshape(-1)
-    return await serialize(answer, floats=encoded.sizes.floats), None
-
-
-def _joined(header: bytes, embeddings: Float32Array) -> bytes:
-    return header + embeddings.astype("<f4", copy=False).tobytes()
+    return await serialize_in_pieces(answer, floats=encoded.sizes.floats), None
 
 
 def _json(answer: dict[str, Any]) -> Response:

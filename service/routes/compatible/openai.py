@@ -16,13 +16,13 @@ from starlette.responses import Response
 
 from model.artifact import Manifest
 from service.answers.packing import as_base64
-from service.answers.vectors import is_quantized
 from service.context import context_of
 from service.errors import Invalid, ModelNotFound, NotReady
 from service.http.response import JSON
 from service.http.route import Route, answer_document
 from service.models import ServedModel
 from service.operations.encode import EncodeResult, offload
+from service.requests.plan import is_quantized
 from service.requests.roles import prompt_of_kind
 from service.requests.schemas import EncodeRequest, Inputs, ModelChoice, PromptOptions, VectorFormat
 from service.routes.adapter import check_model, embeddings_document, json_response, require_task, run_for, usage_of
@@ -181,10 +181,7 @@ def _prompt_name(body: EmbeddingsRequest, manifest: Manifest) -> str | None:
         raise Invalid.at(
             "task", f"{manifest.model} is served here with its adapter for {adapter}; an artifact holds one"
         )
-    name = prompt_of_kind(kinds[given[0]], manifest)
-    if name is not None and type(body.input) is list and body.input and type(body.input[0]) in (int, list):
-        raise Invalid.at(given[0], "token ids are used as given; send texts, or leave it out")
-    return name
+    return prompt_of_kind(kinds[given[0]], manifest)
 
 
 async def answer_models(request: Request) -> Response:

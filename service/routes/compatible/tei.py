@@ -56,14 +56,6 @@ class EmbedRequest(EmbedAllRequest):
     """truncate vectors to N dimensions"""
 
 
-class Vectors(RootModel[list[list[float]]]):
-    """One vector an input, in their order."""
-
-
-class TokenVectors(RootModel[list[list[list[float]]]]):
-    """One vector a token of each input, in their order."""
-
-
 async def answer_embed(request: Request, body: EmbedRequest) -> Response:
     """A bare list of vectors."""
     require_task(request, "embedding")
@@ -193,14 +185,14 @@ ROUTES = (
         "/embed",
         answer_embed,
         summary="Embeddings, as TEI's",
-        answer=embeddings_document(Vectors, [VECTOR]),
+        answer=embeddings_document(list[list[float]], [VECTOR]),
         raises=(WrongTask,),
     ),
     _post(
         "/embed_all",
         answer_embed_all,
         summary="One vector a token, as TEI's",
-        answer=embeddings_document(TokenVectors, [[VECTOR]]),
+        answer=embeddings_document(list[list[list[float]]], [[VECTOR]]),
     ),
     _post(
         "/embed_sparse",

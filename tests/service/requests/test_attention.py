@@ -145,7 +145,7 @@ def test_no_mask_is_no_gates(shared: Served) -> None:
 def test_a_gate_that_is_no_number_at_all_is_refused(shared: Served) -> None:
     content = b'{"inputs": "the", "head_mask": [[0, 0, NaN]]}'
     response = shared.client.post("/encode", content=content, headers={"content-type": "application/json"})
-    assert (response.status_code, response.json()["error"]["param"]) == (422, "head_mask.0")
+    assert (response.status_code, response.json()["error"]["param"]) == (422, "head_mask.0.2")
 
 
 @pytest.mark.parametrize(

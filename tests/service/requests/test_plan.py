@@ -149,7 +149,7 @@ def test_default_prompt_is_not_for_token_ids_and_no_other_is(prompted: Callable[
     assert answer["usage"] == {"tokens": 3}
     refused = served.encode({"inputs": [2, 5, 3], "prompt_name": "query"}).json()["error"]
     assert refused["param"] == "prompt_name"
-    assert refused["message"].startswith("prompt_name: token ids are used as given")
+    assert refused["message"].startswith("prompt_name: token ids and pairs are used as given")
 
 
 def test_offsets_count_from_the_start_of_the_prompt(prompted: Callable[..., Served]) -> None:

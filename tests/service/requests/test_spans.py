@@ -50,7 +50,7 @@ def test_a_thousand_long_spans_cost_what_short_ones_do(generator: np.random.Gene
     item = TokenizedInput(np.arange(size), False, size, encoding, ("a" * size,))
     spans = [[place % 200, size - place // 200] for place in range(2000)]
     tracemalloc.start()
-    (tokens,) = SpanPlan([spans], 4).find_tokens([item], 0)
+    (tokens,) = SpanPlan([spans]).find_tokens([item], 0)
     found = span_vectors(JobResult(vectors[0], vectors, {}, 0.0, 0.0), tokens)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -66,10 +66,10 @@ def test_white_space_behind_a_cut_text_is_read_once() -> None:
 
     def seconds(end: int) -> float:
         started = time.process_time()
-        (tokens,) = SpanPlan([[[0, end]] * 3000], 4).find_tokens([item], 0)
+        (tokens,) = SpanPlan([[[0, end]] * 3000]).find_tokens([item], 0)
         assert tokens.ranges.tolist() == [[0] * 3000, [1] * 3000]
         return time.process_time() - started
 
     assert seconds(200_000) < 5 * seconds(1) + 0.05
     with pytest.raises(Invalid, match=r"spans\[0\]\[1\]: reaches into what was cut off"):
-        SpanPlan([[[0, 200_001], [0, 200_002]]], 4).find_tokens([item], 0)
+        SpanPlan([[[0, 200_001], [0, 200_002]]]).find_tokens([item], 0)

@@ -163,11 +163,11 @@ def test_scores_are_the_weighted_mean(
     [
         ({"outputs": []}, "outputs"),
         ({"outputs": ["words"]}, "outputs"),
-        ({"outputs": ["sparse"], "output": "tokens"}, "is for dense vectors alone; leave one of the two out"),
-        ({"outputs": ["sparse"], "spans": [[[0, 1]]]}, "outputs: spans is for dense vectors alone"),
-        ({"outputs": ["sparse"], "long_texts": "mean"}, "outputs: long_texts is for dense vectors alone"),
-        ({"outputs": ["multi_vector"], "encoding_format": "int8"}, "outputs: encoding_format int8 is for dense"),
-        ({"outputs": ["sparse"], "dimensions": 4}, "dimensions: they are of dense vectors"),
+        ({"outputs": ["sparse"], "output": "tokens"}, "output: does not go with outputs that are not dense"),
+        ({"outputs": ["sparse"], "spans": [[[0, 1]]]}, "spans: does not go with outputs"),
+        ({"outputs": ["sparse"], "long_texts": "mean"}, "long_texts: does not go with outputs"),
+        ({"outputs": ["multi_vector"], "encoding_format": "int8"}, "encoding_format: int8 is for dense vectors alone"),
+        ({"outputs": ["sparse"], "dimensions": 4}, "dimensions: does not go with outputs"),
         ({"outputs": ["sparse"], "normalize": True}, "normalize: it is for vectors, and outputs asks for none"),
         ({"outputs": ["sparse"], "return_tokens": True}, "return_tokens: the answer has no vectors of tokens"),
     ],
@@ -265,7 +265,7 @@ def test_ids_beyond_the_table_have_no_weight(routed: TaskArtifact, tmp_path: Pat
 def test_a_table_has_no_network_to_ask(client: Client, routed: TaskArtifact, change: dict[str, Any]) -> None:
     asked = client(routed.artifact)
     refused = asked.post("/encode", json={"inputs": "the cat", "role": "query", **change})
-    message = f"read by a table of weights, without the network; leave {next(iter(change))} out"
+    message = f"{next(iter(change))}: does not go with queries that a table of weights reads"
     assert (refused.status_code, message in refused.text) == (422, True), refused.text
     assert asked.post("/encode", json={"inputs": "the cat", "role": "document", **change}).status_code == 200
 

@@ -100,7 +100,7 @@ def test_jina_s_clients_get_a_vector_a_token(client: Client, expanding_encoder: 
 def test_a_document_of_too_many_tokens_is_not_pooled(
     client: Client, expanding_encoder: TaskArtifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.requests.plan.POOLED_TOKENS", 9)
+    monkeypatch.setattr("service.requests.sizes.POOLED_TOKENS", 9)
     response = client(expanding_encoder.artifact).post("/encode", json={"inputs": TEXTS, "pool_factor": 2})
     assert response.status_code == 413
     assert "pool_factor: a document has" in response.json()["error"]["message"]

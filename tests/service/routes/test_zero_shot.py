@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from model.artifact import read_manifest
 from polyhead import Engine
 from service.errors import TooLarge
 from service.requests.zero_shot import ZeroShotRequest
@@ -57,11 +58,11 @@ def test_an_embedder_ranks_by_cosines(client: Client, embedder: TaskArtifact) ->
 
 
 @pytest.mark.parametrize("labels", ["a, b", ["a", "b"]])
-def test_as_many_texts_and_labels_as_are_allowed_are_taken(labels: str | list[str]) -> None:
-    request = ZeroShotRequest(inputs=["c", "d"], candidate_labels=labels)
-    assert request.resolve(2).labels == ["a", "b"]
-    with pytest.raises(TooLarge, match="inputs: 2, at most 1"):
-        request.resolve(1)
+def test_as_many_texts_and_labels_as_are_allowed_are_taken(embedder: TaskArtifact, labels: str | list[str]) -> None:
+    request, manifest = ZeroShotRequest(inputs=["c", "d"], candidate_labels=labels), read_manifest(embedder.artifact)
+    assert request.plan(manifest, 4).labels == ["a", "b"]
+    with pytest.raises(TooLarge, match="2 labels and 2 texts are 4 inputs to read, at most 3"):
+        request.plan(manifest, 3)
 
 
 def test_every_text_has_every_label_and_that_is_bounded(client: Client, embedder: TaskArtifact) -> None:

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from service.routes.compatible.tei import TokenVectors, Vectors
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import CLS, SEP
 from tests.service.routes.conftest import Client
@@ -16,14 +15,12 @@ from tests.task_artifacts import TaskArtifact
 def test_embed_answers_the_vectors_of_encode(served: Served, inputs: Any, options: dict[str, Any]) -> None:
     body = {"inputs": inputs, **options}
     response = served.client.post("/embed", json={**body, "truncate": None, "truncation_direction": "Right", "new": 1})
-    Vectors.model_validate_json(response.content, strict=True)
     assert response.json() == served.encode(body).json()["embeddings"]
     assert served.client.post("/", json=body).json() == response.json()
 
 
 def test_embed_all_answers_the_last_hidden_states(served: Served) -> None:
     response = served.client.post("/embed_all", json={"inputs": ["the cat", "dog"]})
-    TokenVectors.model_validate_json(response.content, strict=True)
     expected = served.encode({"inputs": ["the cat", "dog"], "output": "tokens", "normalize": False}).json()
     assert response.json() == expected["embeddings"]
 
