@@ -111,11 +111,7 @@ def _main_output(
 def _chosen_outputs(
     request: EncodeRequest, tokenized: Sequence[TokenizedInput], results: Sequence[JobResult], runner: Runner
 ) -> dict[str, Any]:
-    """The outputs that are asked for, of an embedder with several.
-
-    Raises:
-        InferenceFailed: a number is not finite.
-    """
+    """The outputs that are asked for, of an embedder with several."""
     wanted, layers = request.outputs or (), runner.token_outputs
     output = task_output(request, results, runner.manifest) if "dense" in wanted else {}
     if layers is None or {*wanted} == {"dense"}:

@@ -269,12 +269,8 @@ def attention_picture(entry: Mapping[str, Any]) -> str | None:
 def picture(titled: Sequence[tuple[str, NDArray[Any]]], rows: Sequence[str], columns: Sequence[str]) -> str:
     """An SVG of the first of some maps, large and with the names of its rows and columns, and of all of them, small.
 
-    It loads nothing. The small ones are left out if there is only one.
-
-    Args:
-        titled: each map [rows, columns] with its name; blue above 0 and red below.
-        rows: names.
-        columns: names.
+    It loads nothing. Each map [rows, columns] has a name; it is blue above 0 and red below. The small ones are left out
+    if there is only one.
     """
     name, values = titled[0]
     left, top = _width(rows), 20 + _width(columns)

@@ -15,16 +15,7 @@ from service.tokenization.tokenizer import Tokenizer
 
 
 class Span(NamedTuple):
-    """A token, or a word.
-
-    Attributes:
-        label: the best one.
-        score: of that label.
-        text: as the tokenizer writes it.
-        start: of it in the text, in characters.
-        end: behind it.
-        place: of its first token.
-    """
+    """A token, or a word, as the tokenizer writes it: its best label, its characters in the text, its first token."""
 
     label: str
     score: float
@@ -36,15 +27,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LabelledText:
-    """One text with the scores of its tokens.
-
-    Attributes:
-        item: the text, tokenised with offsets.
-        ids: [n], of its tokens.
-        scores: [n, labels].
-        labels: their names.
-        tokenizer: of the model.
-    """
+    """One text, tokenised with offsets, with the ids of its tokens, [n], and their scores, [n, labels]."""
 
     item: TokenizedInput
     ids: Int64Array

@@ -150,19 +150,12 @@ def compare(
         cells = contributions(*hidden, pooling=pooling, similarity=request.similarity)
     except ValueError as error:
         raise Invalid.at("similarity", str(error)) from None
-    first, second = (
-        _explained_tokens(text, runner, saliency=_saliency(result, token_shares(part, pooling)))
-        for text, result, part in zip(texts, results, hidden, strict=True)
-    )
-    return _explained(plan, np.float32(pooled[0] @ pooled[1]), cells, (first, second), runner)
-
-
-def _saliency(result: JobResult, shares: Float64Array) -> Float32Array:
-    """[n], sums to 1; without any head nothing moves between tokens and the shares themselves are the answer."""
-    layers = [result.attentions[layer] for layer in sorted(result.attentions)]
-    if not any(len(weights) for weights in layers):
-        return shares.astype(np.float32)
-    return np.ascontiguousarray(rollout_saliency(layers, shares))
+    sides = []
+    for text, result, part in zip(texts, results, hidden, strict=True):
+        layers = [result.attentions[layer] for layer in sorted(result.attentions)]
+        saliency = np.ascontiguousarray(rollout_saliency(layers, token_shares(part, pooling)))
+        sides.append(_explained_tokens(text, runner, saliency=saliency))
+    return _explained(plan, np.float32(pooled[0] @ pooled[1]), cells, sides, runner)
 
 
 def compare_through_network(
@@ -178,8 +171,8 @@ def compare_through_network(
     cells = first @ second.T
     if plan.request.similarity == "cosine":
         cells /= _length(first) * _length(second)
-    a, b = (_explained_tokens(text, runner, own_shares=one.own_shares) for text, one in zip(texts, found, strict=True))
-    return _explained(plan, np.float32(cells.sum()), cells.astype(np.float32), (a, b), runner)
+    sides = [_explained_tokens(text, runner, own_shares=one.own_shares) for text, one in zip(texts, found, strict=True)]
+    return _explained(plan, np.float32(cells.sum()), cells.astype(np.float32), sides, runner)
 
 
 def explain_score(text: TokenizedInput, found: TokenParts, runner: Runner, place: int | None = None) -> ExplainedScore:
@@ -197,12 +190,12 @@ def _explained(
     plan: ExplainPlan,
     similarity: np.float32,
     cells: Float32Array,
-    sides: tuple[ExplainedTokens, ExplainedTokens],
+    sides: Sequence[ExplainedTokens],
     runner: Runner,
 ) -> Explained:
     prompt, name = (plan.prompt.text, plan.prompt.name) if plan.prompt else (None, None)
-    tokens = sum(len(side.tokens) for side in sides)
-    return Explained(similarity, cells, *sides, prompt, name, runner.name, tokens, plan.request.through)
+    tokens, (a, b) = sum(len(side.tokens) for side in sides), sides
+    return Explained(similarity, cells, a, b, prompt, name, runner.name, tokens, plan.request.through)
 
 
 def _explained_tokens(

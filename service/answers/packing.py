@@ -75,9 +75,7 @@ def pack_base64(answer: Mapping[str, Any]) -> dict[str, Any]:
 def pack_safetensors(answer: Mapping[str, Any], *, is_half: bool) -> list[Piece]:
     """The answer as `SAFETENSORS_LAYOUT` says, in pieces, which share the memory of its arrays.
 
-    Args:
-        answer: as `service.answers.answer.build_answer` gives it.
-        is_half: whether attention weights and vectors of tokens are written as float16.
+    With `is_half` attention weights and vectors of tokens are written as float16.
     """
     tensors = {
         name: [_shortened(array) if is_half and name.startswith(("embeddings.", "multi_vector.")) else _released(array)]
@@ -160,9 +158,7 @@ def _encoded(array: Array) -> bytes:
 def write_safetensors(tensors: Mapping[str, Sequence[NDArray[Any]]], metadata: Mapping[str, str]) -> list[Piece]:
     """Arrays and texts as one safetensors body, in pieces: megabytes are sent without a copy.
 
-    Args:
-        tensors: each as its rows: one or several arrays of one type, joined along their first axis.
-        metadata: texts by name.
+    A tensor comes as its rows: one or several arrays of one type, joined along their first axis.
 
     Raises:
         KeyError: a dtype that is not in `DTYPES`.
@@ -230,22 +226,18 @@ PIECE_FLOATS = 32_768
 VALUE_FLOATS = 16  # any value costs as much as this many floats
 
 
-_DIVIDED = (ndarray, dict, list, str, memoryview)
-"""What lists are written a part at a time of."""
-
-
 async def serialize(answer: Any, *, floats: int) -> bytes:
-    """An answer as JSON, whatever it is made of; C-contiguous float32 arrays in it become nested lists.
+    """As `serialize_in_pieces`, as a whole."""
+    return b"".join(await serialize_in_pieces(answer, floats=floats))
+
+
+async def serialize_in_pieces(answer: Any, *, floats: int) -> list[Piece]:
+    """An answer as JSON; C-contiguous float32 arrays in it become nested lists.
 
     Args:
         answer: JSON types, arrays, and memoryviews of bytes that are JSON; its lists of arrays and objects are emptied.
         floats: how many floats its arrays hold, about.
     """
-    return b"".join(await serialize_in_pieces(answer, floats=floats))
-
-
-async def serialize_in_pieces(answer: Any, *, floats: int) -> list[Piece]:
-    """As `serialize`, for answers of megabytes, which are better not copied as a whole."""
     if floats <= PIECE_FLOATS:
         return [_dump(answer)]
     pieces: list[Piece] = []
@@ -273,7 +265,7 @@ async def _write(value: Any, pieces: list[Piece]) -> None:
             pieces += (b"," if index else b"{", _dump(key), b":")
             await _write(item, pieces)
         pieces.append(b"}" if value else b"{}")
-    elif isinstance(value, list) and value and isinstance(value[0], _DIVIDED):
+    elif isinstance(value, list) and value and isinstance(value[0], ndarray | dict | list | str | memoryview):
         for index, group in enumerate(_groups(value)):
             await asyncio.sleep(0)
             pieces.append(b"," if index else b"[")

@@ -71,12 +71,7 @@ def hybrid_scores(
 ) -> Float32Array:
     """The weighted mean of the outputs' scores, [N], one a document (Chen et al. 2024, equations 1 to 4).
 
-    Args:
-        answer: with the outputs that count, of the queries and then of the documents.
-        places: of each document's query.
-        queries: how many there are.
-        weights: of each output that counts.
-        manifest: of the model.
+    The answer holds so many queries and then the documents; `places` are of each document's query.
     """
     found = np.zeros(len(places), dtype=np.float64)
     pairs = [(place, queries + at) for at, place in enumerate(places)]
@@ -89,8 +84,7 @@ def hybrid_scores(
         else:
             texts = answer["multi_vector"]
             found += [weight * max_sim(texts[a], texts[b]) / max(1, len(texts[a])) for a, b in pairs]
-    scores: Float32Array = (found / sum(weights.values())).astype(np.float32)
-    return scores
+    return np.asarray(found / sum(weights.values()), dtype=np.float32)
 
 
 def word_products(query: Mapping[str, Any], document: Mapping[str, Any]) -> float:

@@ -63,20 +63,17 @@ def join_windows(
     The mean is weighted by the windows' tokens, special ones included, as vLLM does. With mean pooling it is the mean
     over the tokens of all windows.
     """
-    rest, join = iter(results), _mean if how == "mean" else _stitched
-    return [join(item, list(islice(rest, len(item.windows)))) for item in tokenized]
-
-
-def _stitched(item: TokenizedInput, results: Sequence[JobResult]) -> JobResult:
-    return replace(results[0], output=stitch(item, [result.output for result in results]))
-
-
-def _mean(item: TokenizedInput, results: Sequence[JobResult]) -> JobResult:
-    if len(results) == 1:
-        return results[0]
-    tokens = [len(window.input_ids) for window in item.windows]
-    mean = np.average(np.stack([result.output for result in results]), axis=0, weights=tokens)
-    return replace(results[0], output=mean.astype(np.float32))
+    rest, joined = iter(results), []
+    for item in tokenized:
+        first, *others = islice(rest, len(item.windows))
+        outputs = [first.output, *(result.output for result in others)]
+        if how == "windows":
+            joined.append(replace(first, output=stitch(item, outputs)))
+            continue
+        tokens = [len(window.input_ids) for window in item.windows]
+        mean = np.average(np.stack(outputs), axis=0, weights=tokens) if others else first.output
+        joined.append(replace(first, output=mean.astype(np.float32)))
+    return joined
 
 
 def empty_vectors(count: int, dimensions: int, name: str) -> NDArray[Any]:

@@ -50,12 +50,6 @@ def check_explained(
 ) -> None:
     """Refuses texts that would cost too much to explain: a text's cost is the square of its tokens.
 
-    Args:
-        lengths: of the texts, in tokens.
-        max_explained: of a text.
-        names: of the texts, for errors.
-        cure: of a text that is too long.
-
     Raises:
         TooLarge: one is longer, or all together cost more than two of the greatest length.
     """

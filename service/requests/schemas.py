@@ -54,16 +54,10 @@ EncodingFormat = Literal["float", "base64", "float16", VectorFormat]
 
 
 def refuse_beside(request: RequestModel, fields: Sequence[str], other: str, *, inside: str = "") -> None:
-    """Refuses fields that ask for something which does not go with another choice.
-
-    Args:
-        request: that has the fields.
-        fields: which may have their defaults only, or what is false.
-        other: the choice, for the message.
-        inside: the path of the request in its body, with a dot at the end.
+    """Refuses fields of a request that ask for something, neither their default nor false, beside another choice.
 
     Raises:
-        Invalid: naming the first of them.
+        Invalid: naming the first of them, behind `inside`, the request's path in its body, and the other choice.
     """
     for name in fields:
         value = getattr(request, name)

@@ -284,15 +284,7 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True)
 class ScoredTexts:
-    """Texts of one kind, queries or documents, that a model reads one at a time.
-
-    Attributes:
-        inputs: the texts behind their prompt.
-        names: what the caller calls them.
-        most_tokens: of each text, special tokens left out; None for no limit.
-        role: how they are read.
-        prompt_length: characters of the prompt.
-    """
+    """Queries or documents behind their prompt, of so many characters; at most `most_tokens` of each text are read."""
 
     inputs: Inputs
     names: InputNames
@@ -338,19 +330,18 @@ def reads_pairs(scoring: Scoring, manifest: Manifest) -> bool:
 
 
 def texts_to_compare(scoring: Scoring, manifest: Manifest, added: int) -> tuple[ScoredTexts, ScoredTexts]:
-    """The queries, each once, and the documents; `added` is how many special tokens a text gets."""
+    """The queries, each once, and the documents, behind the prompts that the model has for them.
+
+    They are read as sentence-transformers reads queries and documents; `added` is how many special tokens a text gets.
+    """
     query, document = text_role("query", manifest, added), text_role("document", manifest, added)
     limits = [*(document.most_tokens or ()), *([] if scoring.document_tokens is None else [scoring.document_tokens])]
-    return (
-        _prompted(scoring.each_query_once(), scoring.query_names, query.most_tokens, query, manifest),
-        _prompted(scoring.documents, scoring.names, (min(limits),) if limits else None, document, manifest),
-    )
-
-
-def _prompted(
-    texts: Sequence[str], names: InputNames, most: tuple[int] | None, role: TextRole, manifest: Manifest
-) -> ScoredTexts:
-    """Texts behind the prompt that the model has for them, as sentence-transformers reads queries and documents."""
-    prompt = choose_prompt(manifest.defaults, name=role.prompt_name, text=None)
-    inputs = Inputs(texts=texts if prompt is None else prompt.before(texts))
-    return ScoredTexts(inputs, names, most, role, 0 if prompt is None else len(prompt.text))
+    found = []
+    for texts, names, most, role in (
+        (scoring.each_query_once(), scoring.query_names, query.most_tokens, query),
+        (scoring.documents, scoring.names, (min(limits),) if limits else None, document),
+    ):
+        prompt = choose_prompt(manifest.defaults, name=role.prompt_name, text=None)
+        inputs = Inputs(texts=texts if prompt is None else prompt.before(texts))
+        found.append(ScoredTexts(inputs, names, most, role, 0 if prompt is None else len(prompt.text)))
+    return found[0], found[1]

@@ -35,12 +35,7 @@ class SpanTokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpanPlan:
-    """Spans whose ranges refer to their texts.
-
-    Attributes:
-        spans: [start, end) in characters of the text as it was sent, by input.
-        start: number of the first input, where these are a part of them.
-    """
+    """Spans by input, [start, end) in characters of the text as it was sent; `start` is the first input's number."""
 
     spans: Spans
     start: int = 0
@@ -56,10 +51,6 @@ class SpanPlan:
         """The tokens of each input's spans.
 
         A token is of the span that its last character is in, so spans that share no character share no token.
-
-        Args:
-            tokenized: the texts, with offsets.
-            prompt_characters: before each text.
 
         Raises:
             Invalid: a span without a token, or one that reaches into what was cut off.

@@ -57,13 +57,9 @@ class ZeroShotRequest(ModelChoice):
     def plan(self, manifest: Manifest, most: int | None = None) -> "ZeroShotPlan":
         """What the model reads.
 
-        Args:
-            manifest: of the model.
-            most: inputs that a request may have: pairs, or texts and labels; None for no limit.
-
         Raises:
             Invalid: no labels, or a template without a place for the label.
-            TooLarge: more inputs than allowed.
+            TooLarge: more than `most` pairs, or texts and labels.
             WrongTask: the model neither judges entailment nor has vectors.
         """
         given = self.parameters or self
@@ -102,7 +98,7 @@ class ZeroShotPlan:
     Attributes:
         texts: at least one.
         labels: at least one.
-        request: to encode.
+        request: to encode: of pairs by entailment, of texts and then hypotheses by cosines.
         method: how labels are ranked.
         entailment: which of the model's labels says that the hypothesis follows; 0 for cosines.
         multi_label: whether labels do not exclude each other.

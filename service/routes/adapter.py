@@ -89,11 +89,7 @@ def truncation_header(request: Request) -> dict[str, str]:
 
 
 def check_model(request: Request, *, version: str | None = None) -> str:
-    """Chooses the model that the path names; returns its name.
-
-    Args:
-        request: whose path holds it, as `model`.
-        version: may follow the name, as `/versions/{version}`.
+    """Chooses the model that the path names, with `/versions/{version}` behind it or not; returns its name.
 
     Raises:
         ModelNotFound: there is none of this name.

@@ -244,13 +244,7 @@ async def answer_zero_shot(request: Request, body: ZeroShotRequest) -> Response:
 
 
 def _write_results(plan: ZeroShotPlan, found: Float32Array, *, as_objects: bool) -> list[memoryview]:
-    """Each text's labels as JSON; lists of a million scores would hold the event loop even when they are freed.
-
-    Args:
-        plan: of the request.
-        found: what the model answered.
-        as_objects: each label with its score, as huggingface_hub wants them.
-    """
+    """Each text's labels as JSON; lists of a million scores would hold the event loop even when they are freed."""
     written = []
     for labels, scores in zero_shot_labels(plan, found):
         pairs = zip(labels, scores, strict=True)

@@ -61,15 +61,6 @@ def test_token_ids_of_another_tokenizer_are_refused(served: Served, ids: Any) ->
     assert "check_embedding_ctx_length=False" in error["message"]
 
 
-def test_truncation_is_counted_in_a_header_or_refused(served: Served) -> None:
-    body = {"input": ["cat " * 40, "cat", "dog " * 40]}
-    assert served.client.post("/v1/embeddings", json=body).headers["x-truncated-inputs"] == "2"
-    refused = served.client.post("/v1/embeddings", json={**body, "truncate": False})
-    assert refused.status_code == 413
-    assert refused.json()["error"]["message"].startswith("input[0]: 42 tokens, the model takes 16")
-    assert refused.json()["error"]["param"] == "input.0"
-
-
 @pytest.mark.parametrize(
     ("fields", "cut"),
     [
