@@ -1,6 +1,5 @@
 """`POST /encode` on artifacts of every task: what sentence-transformers and transformers give for the same folder."""
 
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,27 +22,6 @@ def test_a_reranker_scores_pairs_as_cross_encoder_does(client: Client, reranker:
     assert answer["labels"] == ["LABEL_0"]
     assert "embeddings" not in answer
     assert [item["truncated"] for item in answer["items"]] == [False, False, True]
-
-
-def test_a_classifier_gives_a_score_a_label(client: Client, classifier: TaskArtifact) -> None:
-    from transformers import pipeline  # noqa: PLC0415 - seconds to import
-
-    expected: Any = pipeline("text-classification", str(classifier.folder), top_k=None)(TEXTS)
-    answer = post(client(classifier.artifact), "/encode", inputs=TEXTS)
-    for found, scores in zip(answer["scores"], expected, strict=True):
-        by_label = {entry["label"]: entry["score"] for entry in scores}
-        np.testing.assert_allclose(found, [by_label[label] for label in answer["labels"]], atol=TOLERANCE, rtol=0)
-
-
-def test_a_sparse_model_gives_weights_of_words(client: Client, sparse_encoder: TaskArtifact) -> None:
-    from sentence_transformers import SparseEncoder  # noqa: PLC0415 - seconds to import
-
-    expected = SparseEncoder(str(sparse_encoder.folder)).encode(TEXTS, convert_to_sparse_tensor=False)
-    answer = post(client(sparse_encoder.artifact), "/encode", inputs=TEXTS)
-    for words, row in zip(answer["sparse"], np.asarray(expected), strict=True):
-        found = np.zeros_like(row)
-        found[words["indices"]] = words["values"]
-        np.testing.assert_allclose(found, row, atol=TOLERANCE, rtol=0)
 
 
 def test_attention_across_a_pair_is_transformers_own(client: Client, reranker: TaskArtifact) -> None:

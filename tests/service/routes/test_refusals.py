@@ -35,8 +35,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
     "sparse_encoder /encode": [
         {"inputs": "a cat"},
         ({"encoding_format": "binary"}, "encoding_format: binary is for vectors, and drawn gives none (its task is"),
-        ({"spans": [[[0, 5]]]}, "spans: drawn returns no vector of a text (its task is sparse)"),
-        ({"normalize": True}, "normalize: drawn returns no vectors to normalise (its task is sparse)"),
     ],
     "multi_vector_encoder /encode": [
         {"inputs": "a cat"},
@@ -156,10 +154,8 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"attention": None}, ""),
         ({"inputs": "cat " * 40, "truncate": False}, "inputs[0]: 42 tokens", 413),
     ],
-    "embedder /score": [{}, ({"queries": "a", "documents": "b", "matches": True}, "matches: ")],
     "reranker /rerank": [
         {},
-        ({"query": "a", "documents": ["b"], "matches": True}, "matches: "),
         ({"query": "", "texts": ["a"]}, "query: "),
         ({"query": "a", "texts": []}, "texts: "),
         ({"query": "a"}, "expected texts (TEI's form) or documents (Infinity's)"),
@@ -186,7 +182,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": "a", "pool_factor": 0.5}, "pool_factor: "),
         ({"inputs": "a", "pool_factor": 2, "role": "query"}, "pool_factor: it is for documents"),
         ({"inputs": "a", "pool_factor": 2, "normalize": False}, "pool_factor: it is for vectors"),
-        ({"inputs": "a", "output": "tokens", "encoding_format": "int8"}, "the ranges of int8 are those"),
     ],
     "embedder /encode 3": [
         {},
@@ -219,7 +214,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": "a", "prompt": "b", "entities": {}}, "prompt: does not go with entities"),
         ({"inputs": "a", "output": "tokens", "entities": {}}, "output: does not go with entities"),
         ({"inputs": "a", "long_texts": "mean"}, "long_texts: drawn"),
-        ({"inputs": "a", "normalize": True}, "normalize: drawn returns no vectors to normalise"),
         ({"inputs": "a", "entities": {"overlap": 4}}, "entities.overlap: windows have it; set long_texts"),
     ],
     "token_classifier /rerank": [{}, ({"query": "a", "texts": ["b"]}, "labels tokens: it scores no pairs", 404)],
@@ -244,7 +238,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
     "reranker /explain 2": [{"a": "a", "through": "network"}, ({"b": "a" * 140_000}, "b: 140000 characters", 413)],
     "reranker /zero-shot": [{}, ({"inputs": "a", "candidate_labels": ["b"]}, "zero-shot labels need", 404)],
     "token_classifier /zero-shot": [{}, ({"inputs": "a", "candidate_labels": ["b"]}, "zero-shot labels need", 404)],
-    "sparse_encoder /zero-shot": [{}, ({"inputs": "a", "candidate_labels": ["b"]}, "zero-shot labels need", 404)],
     "multi_vector_encoder /": [{}, ({"inputs": "the cat"}, "served here for multi-vector", 404)],
     "expanding_encoder /v1/embeddings": [  # it has no vector of a text, whatever the kind
         {"input": "a"},
@@ -273,7 +266,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
     ],
     "fake /similarity": [
         {},
-        ({}, ""),
         ({"source": "cat"}, ""),
         ({"targets": ["cat"]}, ""),
         ({"source": "cat", "targets": []}, ""),

@@ -101,16 +101,6 @@ def test_an_embedder_answers_cosines(serve: Serve) -> None:
     assert served.metric("polyhead_stage_duration_seconds_count", stage="tokenize") == 2, "a stage of its own"
 
 
-def test_a_multi_vector_model_answers_max_sim(client: Client, multi_vector_encoder: TaskArtifact) -> None:
-    from sentence_transformers import MultiVectorEncoder  # noqa: PLC0415 - seconds to import
-
-    original = MultiVectorEncoder(str(multi_vector_encoder.folder))
-    query, documents = original.encode_query([QUERY]), original.encode_document(DOCUMENTS)
-    expected = np.asarray(original.similarity(query, documents))[0]
-    answer = post(client(multi_vector_encoder.artifact), "/score", queries=QUERY, documents=DOCUMENTS)
-    np.testing.assert_allclose([entry["score"] for entry in answer["data"]], expected, atol=1e-4)
-
-
 def test_attention_across_the_pair_with_its_blocks(client: Client, reranker: TaskArtifact) -> None:
     asked = client(reranker.artifact)
     before = read_sample(asked.get("/metrics").text, "polyhead_attention_bytes_total")
