@@ -117,14 +117,7 @@ def max_sim(query: Float32Array, document: Float32Array) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MatchedText:
-    """A text whose tokens are matched.
-
-    Attributes:
-        vectors: [n, D'], of length 1.
-        tokens: their texts.
-        offsets: [start, end) in the text as it was sent; (0, 0) for tokens that are not of it.
-        counts: [n], whether a token counts in the score.
-    """
+    """A text whose tokens are matched: vectors [n, D'] of length 1, and which tokens count in the score, [n]."""
 
     vectors: Float32Array
     tokens: Sequence[str]

@@ -61,7 +61,7 @@ class AttentionSelection:
         layers: indices from 0, in the order asked for, none twice; a rollout's are all.
         heads: indices of each of these layers; None where all of them are wanted.
         heads_per_layer: how many heads each of these layers has.
-        options: the request, for what happens to the weights of these heads.
+        options: what happens to the weights of these heads.
         causal: whether a query of the model sees itself and the tokens before it only.
     """
 
@@ -124,12 +124,7 @@ class AttentionSelection:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """What a request's attention answer will be, known before the model runs.
-
-    Attributes:
-        selection: layers, heads and options.
-        axes: rows and columns of each input's maps.
-    """
+    """What a request's attention answer will be: the choice, and the axes of each input's maps."""
 
     selection: AttentionSelection
     axes: Sequence[Axes]

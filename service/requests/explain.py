@@ -129,10 +129,7 @@ class ExplainPlan:
     """A request resolved against the model, before its texts are tokenised.
 
     Attributes:
-        request: as it came.
         inputs: both texts, prompts in front; of a classifier one text, or one pair.
-        names: of the inputs, for errors.
-        prompt: the text in front of each input, or None.
         selection: the attention that saliency is made of; None through the network.
         head_gates: [sum of all layers' heads], or None.
     """

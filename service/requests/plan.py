@@ -61,9 +61,6 @@ class EncodePlan:
     Attributes:
         request: as it came, with `normalize` decided.
         inputs: what to tokenise, prompts in front.
-        manifest: of the model.
-        prompt: what is in front of each text, or None.
-        selection: layers and heads of the attention answer, or None.
         head_gates: [sum of all layers' heads], or None.
         dimensions: of the answer's vectors; labels, or words of the vocabulary.
         spans: what has a vector instead of each text, or None.

@@ -30,7 +30,6 @@ class TextRole:
     Attributes:
         prompt_name: of the model's prompt for it; None for the default prompt, if any.
         most_tokens: of each text, special tokens left out; None for no limit.
-        expansion: of queries, or None.
     """
 
     prompt_name: str | None

@@ -209,19 +209,13 @@ class RerankAnswer(AnswerModel):
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """What to compare.
+    """What to compare; the options are those of `RerankRequest`.
 
     Attributes:
         queries: one for all documents, or one a document.
-        documents: to score.
         names: what the caller calls the documents, for errors.
         query_name: what the caller calls the queries.
-        truncate: what happens to texts that are too long.
         document_tokens: most tokens of a document, the rest is cut off; None for as many as the model takes.
-        raw_scores: whether a cross-encoder's scores are logits.
-        attention: what to answer of a cross-encoder's attention; None for nothing.
-        head_mask: as of `POST /encode`.
-        matches: whether to answer what each token of a query found.
         most: how many documents are answered, the best ones; None for all.
         weights: of each output that counts, for a model with several; None for its own score.
     """

@@ -1,6 +1,6 @@
 """`POST /similarity`: one text against many, by the cosine or dot product of embeddings. It takes TEI's form, too."""
 
-from typing import Any, Self
+from typing import Self
 
 from pydantic import ConfigDict, model_validator
 from starlette.requests import Request
@@ -9,7 +9,6 @@ from starlette.responses import Response
 from service.answers.scores import compare
 from service.http.route import Route
 from service.inference.backend import Float32Array
-from service.operations.encode import EncodeResult
 from service.requests.plan import choose_prompt
 from service.requests.schemas import EncodeRequest, Item, ModelChoice, TeiTruncation, TextList, Usage
 from service.routes.adapter import embeddings_document, json_response, require_task, run_for
@@ -97,7 +96,10 @@ async def answer_similarity(request: Request, body: SimilarityRequest) -> Respon
     encoded = await run_for(request, wanted, names=OURS if body.inputs is None else TEIS)
     vectors: Float32Array = encoded.answer["embeddings"]
     similarities = compare("nd,d->n", vectors[1:], vectors[0], runner.manifest)
-    answer = similarities if body.inputs is not None else _full_answer(encoded, similarities)
+    if body.inputs is not None:
+        return await json_response(request, similarities, encoded)
+    (source, *items), named = encoded.answer["items"], {name: encoded.answer[name] for name in ("model", "usage")}
+    answer = {**named, "similarities": similarities, "source": source, "items": items}
     return await json_response(request, answer, encoded)
 
 
@@ -106,31 +108,19 @@ def _to_encode(body: SimilarityRequest, runner: Runner) -> EncodeRequest:
     defaults = runner.manifest.defaults
     if body.inputs is not None:
         options = body.parameters or TeiParameters()
-        truncate = options.truncation()
-        source, targets = body.inputs.source_sentence, body.inputs.sentences
-        names = (options.prompt_name, options.prompt_name)
-        params = ("parameters.prompt_name", "parameters.prompt_name")
+        truncate, source, targets = options.truncation(), body.inputs.source_sentence, body.inputs.sentences
+        prompts = [("parameters.prompt_name", options.prompt_name)] * 2
     else:
-        truncate = body.truncate
-        source, targets = body.source or "", body.targets or []
-        names = (body.source_prompt_name, body.target_prompt_name)
-        params = ("source_prompt_name", "target_prompt_name")
+        truncate, source, targets = body.truncate, body.source or "", body.targets or []
+        prompts = [
+            ("source_prompt_name", body.source_prompt_name),
+            ("target_prompt_name", body.target_prompt_name),
+        ]
     texts: list[str] = []
-    for group, name, param in zip(([source], targets), names, params, strict=True):
+    for group, (param, name) in zip(([source], targets), prompts, strict=True):
         prompt = choose_prompt(defaults, name=name, text=None, name_param=param)
         texts += group if prompt is None else prompt.before(group)
     return EncodeRequest(inputs=texts, truncate=truncate, prompt="", normalize=defaults.compares_unit_vectors)
-
-
-def _full_answer(encoded: EncodeResult, similarities: Float32Array) -> dict[str, Any]:
-    answer = encoded.answer
-    return {
-        "model": answer["model"],
-        "similarities": similarities,
-        "usage": answer["usage"],
-        "source": answer["items"][0],
-        "items": answer["items"][1:],
-    }
 
 
 ROUTES = (

@@ -156,11 +156,7 @@ async def answer_rerank(request: Request, body: CohereRerankRequest) -> Response
 
 
 def _form_bytes(forms: list[EmbeddingType], numbers: int, most: int) -> int:
-    """Bytes that the forms hold of this many numbers; one form of floats is counted elsewhere.
-
-    Raises:
-        TooLarge: as float32, all forms together have more bytes than `most`.
-    """
+    """Bytes that the forms hold of this many numbers beside one form of floats; as float32 all may have `most`."""
     if (size := FLOAT_BYTES * numbers * len(forms)) > most:
         raise TooLarge.at(
             "embedding_types",

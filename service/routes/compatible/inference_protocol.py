@@ -334,11 +334,7 @@ def _check_media(headers: Mapping[bytes, bytes]) -> None:
 async def read_request(
     raw: bytes, header_length: bytes | None, settings: Settings
 ) -> tuple[InferenceRequest, list[str]]:
-    """The request and its texts.
-
-    Raises:
-        ServiceError: no such request, or its tensor is not what it says it is.
-    """
+    """The request and its texts; raises a ServiceError where a tensor is not what it says it is."""
     size = _json_size(raw, header_length)
     await check_structure(raw[:size], max_texts=settings.max_texts, max_tokens=settings.max_request_tokens)
     request = validate(InferenceRequest, raw[:size])

@@ -157,7 +157,7 @@ async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
         inputs=body.input,
         normalize=body.normalized,
         truncate=body.cut(),
-        dimensions=body.dimensions or body.output_dimension,
+        dimensions=body.dimensions or body.output_dimension or None,  # Infinity's 0 is for all
         prompt_name=_prompt_name(body, runner.manifest),
         prompt=body.prompt,
         encoding_format=form if is_quantized(form) else "float",
@@ -196,11 +196,7 @@ async def answer_model(request: Request) -> Response:
 
 
 def loaded_models(request: Request) -> list[tuple[ServedModel, Runner]]:
-    """The models that can answer.
-
-    Raises:
-        NotReady: none is loaded yet.
-    """
+    """The models that can answer; raises NotReady where none can yet."""
     models = services_of(request).models
     models.check_loaded()
     return [(model, model.loaded) for model in models if model.loaded is not None]
@@ -216,14 +212,10 @@ def describe_model(name: str, runner: Runner) -> dict[str, Any]:
 
 
 def check_token_ids(value: Any, runner: Runner) -> None:
-    """Refuses token ids of another tokenizer, as OpenAI's clients make them.
+    """Refuses token ids without the special tokens that this model's tokenizer puts around a text.
 
     `langchain-openai` sends ids of `cl100k_base` unless told otherwise. Many are words of this vocabulary too, so they
-    would be encoded to something else without a sign; the special tokens around an input tell them apart. What is no
-    list of token ids is left to those who check all inputs.
-
-    Raises:
-        Invalid: ids without the special tokens that this model's tokenizer puts around a text.
+    would be encoded to something else without a sign. What is no list of token ids is checked where all inputs are.
     """
     rows = value if type(value) is list and value and type(value[0]) is list else [value]
     first, last = runner.tokenizer.special_ends
@@ -284,7 +276,7 @@ class InfinityModels(AnswerModel):
 
 async def answer_infinity(request: Request, body: InfinityRequest) -> Response:
     """One vector an input, in their order."""
-    return await answer_embeddings(request, body.model_copy(update={"dimensions": body.dimensions or None}))
+    return await answer_embeddings(request, body)
 
 
 async def answer_infinity_models(request: Request) -> Response:

@@ -1,6 +1,5 @@
 """`POST /encode` on artifacts of every task: what sentence-transformers and transformers give for the same folder."""
 
-
 import numpy as np
 import pytest
 
