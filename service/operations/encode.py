@@ -18,8 +18,7 @@ from service.context import RequestContext
 from service.errors import Invalid, TooLarge
 from service.observability.metrics import ModelMetrics
 from service.observability.stages import StageTimer
-from service.requests.attention import ARRAY_FLOATS, FLOAT_BYTES, count_block_floats
-from service.requests.decomposition import check_explained
+from service.requests.attention import ARRAY_FLOATS, FLOAT_BYTES, check_explained, count_block_floats
 from service.requests.plan import EncodePlan, plan_encoding
 from service.requests.roles import role_of_request
 from service.requests.schemas import EncodeRequest

@@ -1,6 +1,7 @@
-"""What rows and columns of an input's attention maps stand for: tokens or words, with or without special ones.
+"""What a request wants of attention, and what rows and columns of an input's maps stand for: tokens or words.
 
-Known once a text is tokenised, so that the size of an answer is known before the model runs. It knows no weights.
+Known once a text is tokenised, so that the size of an answer is known before the model runs. It knows no weights. Heads
+that are switched off, and what is explained through the network, are read and refused here too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,16 +15,18 @@ from model.analysis.arrays import BoolArray
 from model.analysis.payload import MapShape, maps_bytes
 from model.analysis.statistics import STATISTICS
 from model.analysis.words import Span, find_words, word_offsets
-from model.artifact import HEAD_GATES, Manifest
-from service.errors import Invalid
+from model.artifact import EXPLAIN_GRAPH, HEAD_GATES, Manifest
+from service.errors import Invalid, TooLarge
 from service.inference.backend import Float32Array
-from service.requests.schemas import AttentionRequest, HeadMask, refuse_beside
+from service.requests.schemas import AttentionRequest, EncodeRequest, HeadMask, refuse_beside
+from service.tokenization.inputs import InputNames
 from service.tokenization.rows import TokenizedInput, text_offsets
 from service.tokenization.tokenizer import Tokenizer
 
 FLOAT_BYTES = 4
 ARRAY_FLOATS = 1024  # making an array costs as much as reading this many floats, however small it is
 WORD_FLOATS = 64  # and finding a token's word as much as reading this many
+TEXTS_AT_MOST = 2  # of the greatest length: what one request may cost that explains through the network
 
 _OF_MAPS = ("queries", "reduce", "top_k", "exclude_special", "renormalise")
 EXCLUDED: Mapping[str, Sequence[str]] = MappingProxyType(
@@ -295,4 +298,60 @@ def require_input(manifest: Manifest, name: str, *, param: str) -> None:
             param,
             f"the artifact served here was made before this was possible (its graph has no {name}); export the model "
             "again",
+        )
+
+
+def check_decomposition(request: EncodeRequest, manifest: Manifest) -> None:
+    """Refuses attention of the form "decomposition" that cannot be answered.
+
+    Raises:
+        Invalid: the model has no vectors to decompose or no graph for it, or another field excludes it.
+    """
+    if manifest.task != "embedding":
+        cure = "; POST /explain decomposes a classifier's scores" if manifest.task == "classification" else ""
+        raise Invalid.at(
+            "attention.form", f"{manifest.model} returns no vector of a text (its task is {manifest.task}){cure}"
+        )
+    if EXPLAIN_GRAPH not in manifest.files:
+        raise Invalid.at("attention.form", missing_graph(manifest))
+    if request.attention is not None:
+        form = 'form "decomposition"'
+        refuse_beside(request.attention, EXCLUDED["decomposition"], form, inside="attention.")
+        refuse_beside(request, ("head_mask", "spans", "output"), f"attention of the {form}")
+
+
+def missing_graph(manifest: Manifest) -> str:
+    """Why an artifact has no graph that explains, and how to get one."""
+    missing = "this artifact has no explain.onnx, the graph that explains through the network"
+    if not manifest.config.is_decomposable:
+        return f"{missing}: its layers have a part that is not taken apart (a third norm, or signals from embeddings)"
+    if manifest.precision == "fp32":
+        return f"{missing}: export the model again"
+    return (
+        f"{missing}: it is in {manifest.precision}, in which parts would not add up to its vectors; export the model "
+        "in fp32 too and ask a server of that artifact"
+    )
+
+
+def check_explained(
+    lengths: Sequence[int], max_explained: int, *, names: InputNames, cure: str = "send a shorter text"
+) -> None:
+    """Refuses texts that would cost too much to explain: a text's cost is the square of its tokens.
+
+    Raises:
+        TooLarge: one is longer, or all together cost more than two of the greatest length.
+    """
+    for index, tokens in enumerate(lengths):
+        if tokens > max_explained:
+            raise TooLarge.at(
+                names.of(index),
+                f"{tokens} tokens, at most {max_explained} are explained through the network, which costs "
+                f"their square; {cure}",
+            )
+    most, rows = TEXTS_AT_MOST * max_explained**2, sum(tokens**2 for tokens in lengths)
+    if rows > most:
+        raise TooLarge(
+            f"{names.all}: the squares of the texts' tokens add up to {rows}, at most {most} are explained through the "
+            "network in one request; send fewer texts",
+            param=names.field,
         )

@@ -13,8 +13,13 @@ from pydantic import ConfigDict, Field
 from model.artifact import EXPLAIN_GRAPH, Manifest
 from service.errors import Invalid, NotFound, WrongTask
 from service.inference.backend import Float32Array
-from service.requests.attention import AttentionSelection, read_head_mask, select_attention
-from service.requests.decomposition import check_explained, missing_graph
+from service.requests.attention import (
+    AttentionSelection,
+    check_explained,
+    missing_graph,
+    read_head_mask,
+    select_attention,
+)
 from service.requests.plan import Prompt, RunOptions, check_dimensions, with_prompt
 from service.requests.schemas import (
     AttentionRequest,

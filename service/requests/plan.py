@@ -15,12 +15,12 @@ from service.requests.attention import (
     WORD_FLOATS,
     AttentionPlan,
     AttentionSelection,
+    check_decomposition,
     plan_axes,
     read_head_mask,
     require_input,
     select_attention,
 )
-from service.requests.decomposition import check_decomposition
 from service.requests.schemas import EncodeRequest, VectorFormat, refuse_beside
 from service.requests.spans import SpanPlan, read_spans
 from service.tokenization.inputs import Inputs
@@ -190,8 +190,6 @@ def _check_outputs(request: EncodeRequest, manifest: Manifest) -> int:
             raise Invalid.at("encoding_format", f"{request.encoding_format} is for dense vectors alone")
     if "dense" not in request.outputs:
         refuse_beside(request, ("dimensions",), "outputs that are not dense")
-    if request.normalize is not None and {*request.outputs} == {"sparse"}:
-        raise Invalid.at("normalize", "it is for vectors, and outputs asks for none")
     return sum(manifest.token_outputs.get(name, 0) for name in set(request.outputs))
 
 
@@ -292,14 +290,8 @@ def _refuse_other_tasks(request: EncodeRequest, inputs: Inputs, manifest: Manife
     if request.entities is not None:
         _check_entities(request, inputs, manifest)
     has_vectors = manifest.task in {"embedding", "multi_vector"} or request.output == "tokens"
-    for field, use in (("dimensions", "cut"), ("normalize", "normalise")):
-        if getattr(request, field) is not None and not has_vectors:
-            raise Invalid.at(field, f"{manifest.model} returns no vectors to {use} (its task is {manifest.task})")
-    has_scores = manifest.task in {"classification", "token_classification"} and request.output == "pooled"
-    if request.raw_scores and not has_scores:
-        raise Invalid.at("raw_scores", "the answer has no scores; leave it out")
-    if request.pair_truncation != "longest_first" and not inputs.is_paired:
-        raise Invalid.at("pair_truncation", "it is for pairs; leave it out")
+    if request.dimensions is not None and not has_vectors:
+        raise Invalid.at("dimensions", f"{manifest.model} returns no vectors to cut (its task is {manifest.task})")
 
 
 def _check_entities(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> None:
@@ -311,12 +303,10 @@ def _check_entities(request: EncodeRequest, inputs: Inputs, manifest: Manifest) 
 
 
 def _plan_overlap(request: EncodeRequest, manifest: Manifest) -> int | None:
+    if request.long_texts != "windows":
+        return 0 if request.long_texts == "mean" else None
     wanted = None if request.entities is None else request.entities.overlap
-    if request.long_texts == "windows":
-        return manifest.max_sequence_length // 4 if wanted is None else wanted
-    if wanted is not None:
-        raise Invalid.at("entities.overlap", 'windows have it; set long_texts to "windows"')
-    return 0 if request.long_texts == "mean" else None
+    return manifest.max_sequence_length // 4 if wanted is None else wanted
 
 
 def _check_long_texts(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> None:

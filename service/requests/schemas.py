@@ -172,7 +172,7 @@ class EncodeRequest(PromptOptions, ModelChoice):
     lengths and query expansion; for models that tell them apart"""
     normalize: bool | None = None
     """divide each vector by its length, after `dimensions`; null does unless the model is made for dot products
-    (`defaults.unit_length` of `GET /info`); for answers with vectors"""
+    (`defaults.unit_length` of `GET /info`)"""
     truncate: Truncate = True
     """cut texts that are longer than the model takes at their end, or at their `"start"`; false refuses them, as token
     ids by themselves always are"""

@@ -75,24 +75,17 @@ class PredictRequest(TeiTruncation, ModelChoice):
     ignore_labels: LabelList | None = None
     """labels that are left out, `["O"]` by default"""
     overlap: Annotated[int, Field(ge=0)] | None = None
-    """tokens that neighbouring windows of a long text share; not beside `truncate`, which reads none"""
+    """tokens that neighbouring windows of a long text share; with `truncate` there are none"""
     parameters: PredictParameters | None = None
     """the same by the names of huggingface_hub; the labels of one text then come in a list of one"""
 
     def entities(self) -> EntityRequest:
-        """How tokens are grouped.
-
-        Raises:
-            Invalid: an overlap of windows, and no windows.
-        """
-        has_windows = self.truncate is None
-        if not has_windows:
-            refuse_beside(self, ("overlap",), "truncate, which asks for no windows")
+        """How tokens are grouped."""
         theirs = self.parameters or PredictParameters()
         given: dict[str, Any] = {
             "aggregation": self.aggregation or theirs.aggregation_strategy,
             "ignore_labels": theirs.ignore_labels if self.ignore_labels is None else self.ignore_labels,
-            "overlap": theirs.stride if self.overlap is None and has_windows else self.overlap,
+            "overlap": theirs.stride if self.overlap is None else self.overlap,
         }
         return EntityRequest(**{name: value for name, value in given.items() if value is not None})
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers.packing import as_base64
-from service.errors import Invalid, WrongTask
+from service.errors import WrongTask
 from service.http.route import Route
 from service.operations.encode import EncodeResult, offload
 from service.requests.schemas import EncodeRequest, ModelChoice, VectorFormat
@@ -59,8 +59,6 @@ class MultiVectorAnswer(AnswerModel):
 async def answer_multi_vector(request: Request, body: MultiVectorRequest) -> Response:
     """The vectors of each input's tokens, as Jina answers them."""
     outputs = chosen_output(request, "multi_vector")
-    if outputs is not None and body.dimensions is not None:
-        raise Invalid.at("dimensions", "this model's vectors of tokens cannot be cut; leave it out")
     wanted = EncodeRequest(
         inputs=plain_texts(body.input),
         role=body.input_type if outputs is None else None,

@@ -8,7 +8,7 @@ import pytest
 
 from model.artifact import EXPLAIN_GRAPH
 from model.config_parts import Projection
-from service.requests.decomposition import missing_graph
+from service.requests.attention import missing_graph
 from service.requests.explain import ExplainAnswer
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import MAX_LENGTH, NUM_HEADS, FakeDecomposer, attention_weights

@@ -168,7 +168,6 @@ def test_scores_are_the_weighted_mean(
         ({"outputs": ["sparse"], "long_texts": "mean"}, "long_texts: does not go with outputs"),
         ({"outputs": ["multi_vector"], "encoding_format": "int8"}, "encoding_format: int8 is for dense vectors alone"),
         ({"outputs": ["sparse"], "dimensions": 4}, "dimensions: does not go with outputs"),
-        ({"outputs": ["sparse"], "normalize": True}, "normalize: it is for vectors, and outputs asks for none"),
         ({"outputs": ["sparse"], "return_tokens": True}, "return_tokens: the answer has no vectors of tokens"),
     ],
 )

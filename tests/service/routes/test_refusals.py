@@ -28,9 +28,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"encoding_format": "binary"}, "encoding_format: binary is for vectors, and drawn gives none (its task is"),
         ({"spans": [[[0, 5]]]}, "spans: drawn returns no vector of a text (its task is classification)"),
         ({"long_texts": "mean"}, "long_texts: drawn returns no vector of a text to average"),
-        ({"raw_scores": True, "output": "tokens"}, "raw_scores: the answer has no scores"),
-        ({"normalize": True}, "normalize: drawn returns no vectors to normalise (its task is classification)"),
-        ({"normalize": False}, "normalize: drawn returns no vectors to normalise (its task is classification)"),
     ],
     "sparse_encoder /encode": [
         {"inputs": "a cat"},
@@ -84,8 +81,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
     ],
     "fake /encode": [
         {"inputs": "cat"},
-        ({"raw_scores": True}, "raw_scores: the answer has no scores"),
-        ({"pair_truncation": "only_first"}, "pair_truncation: it is for pairs"),
         ({"encoding_format": "int8"}, "encoding_format: the artifact has no ranges for int8 vectors; export it again"),
         ({"prompt": "a ", "prompt_name": "query"}, "prompt: give either prompt or prompt_name"),
         ({"prompt_name": "query"}, "prompt_name: this model has no named prompts; give its text as prompt"),
@@ -205,8 +200,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": []}, "inputs: List should have at least 1 item"),
         ({"inputs": "a", "aggregation": "last"}, "aggregation"),
         ({"inputs": "a", "parameters": {"stride": -1}}, "stride"),
-        ({"inputs": "a", "overlap": 4, "truncate": True}, "overlap: does not go with truncate, which asks for no"),
-        ({"inputs": "a", "overlap": 4, "truncate": False}, "overlap: does not go with truncate, which asks for no"),
     ],
     "token_classifier /encode": [
         {},
@@ -214,7 +207,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": "a", "prompt": "b", "entities": {}}, "prompt: does not go with entities"),
         ({"inputs": "a", "output": "tokens", "entities": {}}, "output: does not go with entities"),
         ({"inputs": "a", "long_texts": "mean"}, "long_texts: drawn"),
-        ({"inputs": "a", "entities": {"overlap": 4}}, "entities.overlap: windows have it; set long_texts"),
     ],
     "token_classifier /rerank": [{}, ({"query": "a", "texts": ["b"]}, "labels tokens: it scores no pairs", 404)],
     "token_classifier /embed": [{}, ({"inputs": "a"}, "this route is for embedding", 404)],
