@@ -53,7 +53,7 @@ _HALF_BITS = np.uint32(0x3F000000)
 
 def as_base64(array: Array) -> str:
     """The numbers row by row, little-endian."""
-    return _encoded(array).decode("ascii")
+    return base64.b64encode(bytes_of(array)).decode("ascii")
 
 
 def pack_base64(answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def pack_safetensors(answer: Mapping[str, Any], *, is_half: bool) -> list[Piece]
     With `is_half` attention weights and vectors of tokens are written as float16.
     """
     tensors = {
-        name: [_shortened(array) if is_half and name.startswith(("embeddings.", "multi_vector.")) else _released(array)]
+        name: [_as_written(array, is_half=is_half and name.startswith(("embeddings.", "multi_vector.")))]
         for name, array in _outputs(answer).items()
     }
     rest = {name: value for name, value in answer.items() if name not in (*VECTORS, "sparse", "tokens")}
@@ -123,7 +123,7 @@ def _named(prefix: str, entry: Mapping[str, Any], *, is_half: bool) -> dict[str,
         if field not in entry:
             continue
         suffix = "" if field == "weights" else f".{field}"
-        layers = [_shortened(array) if is_half else _released(array) for array in entry[field]]
+        layers = [_as_written(array, is_half=is_half) for array in entry[field]]
         if len({array.shape for array in layers}) == 1:
             tensors[f"{prefix}{suffix}"] = [layer[np.newaxis] for layer in layers]
         else:
@@ -132,12 +132,10 @@ def _named(prefix: str, entry: Mapping[str, Any], *, is_half: bool) -> dict[str,
     return tensors
 
 
-def _shortened(array: Array) -> Array:
-    return as_half(array) if array.dtype == np.float32 else array
-
-
-def _released(array: Array) -> Array:
-    """The array, without holding what others had of its batch until a slow client has read it."""
+def _as_written(array: Array, *, is_half: bool) -> Array:
+    """The array, float16 if asked for, without holding what others had of its batch until a slow client has read it."""
+    if is_half and array.dtype == np.float32:
+        return as_half(array)
     base = array.base
     return array.copy() if isinstance(base, np.ndarray) and base.nbytes > array.nbytes else array
 
@@ -148,11 +146,7 @@ def _tensor(array: Array) -> dict[str, Any]:
 
 def _fragment(array: Array) -> memoryview:
     """base64 that is JSON already, so that no writer looks through it for what has to be escaped."""
-    return memoryview(b'"%b"' % _encoded(array))
-
-
-def _encoded(array: Array) -> bytes:
-    return base64.b64encode(bytes_of(array))
+    return memoryview(b'"%b"' % base64.b64encode(bytes_of(array)))
 
 
 def write_safetensors(tensors: Mapping[str, Sequence[NDArray[Any]]], metadata: Mapping[str, str]) -> list[Piece]:

@@ -38,7 +38,7 @@ Pairs = Annotated[
 ]
 _Gate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 HeadGate = Annotated[tuple[int, int, _Gate], Field(strict=False)]  # JSON and Python bring lists
-HeadMask = Annotated[list[HeadGate], Field(fail_fast=True)] | None
+HeadMask = Annotated[list[HeadGate], Field(max_length=4096, fail_fast=True)] | None  # more heads than a network has
 TextList = Annotated[list[str], Field(min_length=1, fail_fast=True)]
 """Validation of a list ends at its first wrong element: 70,000 of them held the event loop for 0.2 seconds."""
 LabelList = Annotated[list[str], Field(max_length=1024, fail_fast=True)]

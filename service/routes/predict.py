@@ -38,7 +38,8 @@ from service.services import services_of
 from service.tokenization.inputs import InputNames
 from service.wire import OURS, TEI, AnswerModel, RequestModel
 
-PredictInputs = str | TextList | Annotated[list[TextList], Field(min_length=1, fail_fast=True)]
+_Rows = Annotated[list[TextList], Field(min_length=1, fail_fast=True)]
+PredictInputs = Annotated[str | TextList | _Rows, Field(union_mode="left_to_right")]
 TEXTS = InputNames()  # pairs too are `inputs` here
 SHAPES = 'expected a text, a pair ["a", "b"], or a list of single texts [["a"], ...] or of pairs [["a", "b"], ...]'
 

@@ -107,18 +107,12 @@ async def answer_embed_sparse(request: Request, body: SparseRequest) -> Response
 
 def _sparse_values(encoded: EncodeResult) -> list[memoryview]:
     """The words of each text as JSON: as hundreds of thousands of objects they would hold up every other thread."""
-    return [
-        memoryview(
-            orjson.dumps(
-                [
-                    {"index": index, "value": value}
-                    for index, value in zip(words["indices"].tolist(), words["values"], strict=True)
-                ],
-                option=orjson.OPT_SERIALIZE_NUMPY,
-            )
-        )
-        for words in encoded.answer["sparse"]
-    ]
+    written = []
+    for words in encoded.answer["sparse"]:
+        pairs = zip(words["indices"].tolist(), words["values"], strict=True)
+        values = [{"index": index, "value": value} for index, value in pairs]
+        written.append(memoryview(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)))
+    return written
 
 
 Chosen = tuple[type[BaseModel], Callable[[Request, Any], Coroutine[Any, Any, Response]]]
