@@ -28,10 +28,11 @@ from service.requests.schemas import (
     ModelChoice,
     PromptedAnswer,
     PromptOptions,
+    Truncation,
     Usage,
     refuse_beside,
 )
-from service.tokenization.inputs import InputNames, Inputs, Truncate, refuse_empty
+from service.tokenization.inputs import InputNames, Inputs, refuse_empty
 from service.tokenization.rows import TokenizedInput
 from service.wire import AnswerModel
 
@@ -39,7 +40,7 @@ SIDES = ("a", "b")
 NAMES = InputNames(listed="", singles=SIDES)
 
 
-class ExplainRequest(PromptOptions, ModelChoice):
+class ExplainRequest(Truncation, PromptOptions, ModelChoice):
     """What `POST /explain` takes."""
 
     model_config = ConfigDict(
@@ -64,8 +65,6 @@ class ExplainRequest(PromptOptions, ModelChoice):
     """of the two embeddings; `"dot"` is their dot product before normalisation"""
     dimensions: Annotated[int, Field(ge=1)] | None = None
     """truncate both vectors to N dimensions; null compares all"""
-    truncate: Truncate = True
-    """cut texts that are longer than the model takes at their end, or at their `"start"`; false refuses them"""
     head_mask: HeadMask = None
     """`[[layer, head, gate], ...]`: compare without these heads, as in `POST /encode`"""
 

@@ -130,6 +130,13 @@ class PromptOptions(RequestModel):
     """a prompt of your own instead; empty for none"""
 
 
+class Truncation(RequestModel):
+    """What becomes of texts that are longer than the model takes."""
+
+    truncate: Truncate = True
+    """cut them at their end, or at their `"start"`; false refuses them, as token ids by themselves always are"""
+
+
 class TeiTruncation(RequestModel):
     """What TEI's clients say of texts that are longer than the model takes."""
 
@@ -147,7 +154,7 @@ class TeiTruncation(RequestModel):
         return "start" if self.truncation_direction.lower() == "left" else True
 
 
-class EncodeRequest(PromptOptions, ModelChoice):
+class EncodeRequest(Truncation, PromptOptions, ModelChoice):
     """What `POST /encode` takes."""
 
     model_config = ConfigDict(
@@ -173,9 +180,6 @@ class EncodeRequest(PromptOptions, ModelChoice):
     normalize: bool | None = None
     """divide each vector by its length, after `dimensions`; null does unless the model is made for dot products
     (`defaults.unit_length` of `GET /info`)"""
-    truncate: Truncate = True
-    """cut texts that are longer than the model takes at their end, or at their `"start"`; false refuses them, as token
-    ids by themselves always are"""
     long_texts: Literal["mean", "windows"] | None = None
     """`"mean"`: a text that is longer than the model takes is embedded in windows of the greatest length, and answered
     by their mean, weighted by their tokens; a prompt is in the first one. `"windows"`: a token classifier reads it in
@@ -214,15 +218,13 @@ class EncodeRequest(PromptOptions, ModelChoice):
     leaves it as it is; negative indices count from the end; for all inputs; null or empty for none"""
 
 
-class TokenizeRequest(PromptOptions, ModelChoice):
+class TokenizeRequest(Truncation, PromptOptions, ModelChoice):
     """What `POST /tokenize` takes."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"inputs": ["The cat sat on the mat."]}]})
 
     inputs: str | TextList
     """a text or a list of texts"""
-    truncate: Truncate = True
-    """cut texts that are longer than the model takes at their end, or at their `"start"`; false refuses them"""
 
 
 class Usage(AnswerModel):
@@ -294,16 +296,21 @@ class Labels(AnswerModel):
     """only of a pair: the text that each token or word is of, 0 or 1; null for special tokens"""
 
 
-class Attention(Labels):
-    """Attention weights of one input.
-
-    Columns are the tokens or words listed, and so are rows, unless only one was asked for.
-    """
+class Sources(AnswerModel):
+    """What of the network an answer is made from."""
 
     layers: list[int]
     """which layers, in the order asked for; a rollout's are all"""
     heads: list[list[int]]
     """which heads, of each of these layers"""
+
+
+class Attention(Sources, Labels):
+    """Attention weights of one input.
+
+    Columns are the tokens or words listed, and so are rows, unless only one was asked for.
+    """
+
     reduce: Literal["mean", "max", "rollout"] | None = None
     """only where maps are reduced: the head axis of `weights` then holds one map made from a layer's heads (none where
     the layer has no heads), and the layer axis of a rollout one entry for all layers"""
@@ -317,13 +324,9 @@ class Attention(Labels):
     """only with `top_k`: the sum of each row's other weights, [layer][head][query]"""
 
 
-class AttentionStatistics(AnswerModel):
+class AttentionStatistics(Sources):
     """What `form` `"stats"` answers for one input."""
 
-    layers: list[int]
-    """which layers, in the order asked for"""
-    heads: list[list[int]]
-    """which heads, of each of these layers"""
     statistics: dict[str, list[list[float]] | None]
     """by name [layer][head]: `entropy` (nats), `normalized_entropy` (of the largest there
     can be), `confidence` (largest weight on an

@@ -10,11 +10,11 @@ from service.answers.scores import compare
 from service.http.route import Route
 from service.inference.backend import Float32Array
 from service.requests.plan import choose_prompt
-from service.requests.schemas import EncodeRequest, Item, ModelChoice, TeiTruncation, TextList, Usage
+from service.requests.schemas import EncodeRequest, Item, ModelChoice, TeiTruncation, TextList, Truncation, Usage
 from service.routes.adapter import embeddings_document, json_response, require_task, run_for
 from service.runner import Runner
 from service.services import services_of
-from service.tokenization.inputs import InputNames, Truncate
+from service.tokenization.inputs import InputNames
 from service.wire import TEI, AnswerModel, RequestModel
 
 EXAMPLE = {
@@ -43,7 +43,7 @@ class TeiParameters(TeiTruncation):
     prompt_name: str | None = None
 
 
-class SimilarityRequest(ModelChoice):
+class SimilarityRequest(Truncation, ModelChoice):
     """What `POST /similarity` takes: `source` and `targets`, or TEI's `inputs`, which is answered as TEI does."""
 
     model_config = ConfigDict(
@@ -54,8 +54,6 @@ class SimilarityRequest(ModelChoice):
     """the one text"""
     targets: TextList | None = None
     """the texts that it is compared with"""
-    truncate: Truncate = True
-    """cut texts that are longer than the model takes at their end, or at their `"start"`; false refuses them"""
     source_prompt_name: str | None = None
     """one of the model's prompts, put before the source; null means the model's default, if it has one"""
     target_prompt_name: str | None = None
