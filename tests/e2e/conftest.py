@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import BrowserContext, expect
 
-from tests.e2e.browser import CHROMIUM, open_browser
-from tests.e2e.viewer_page import ViewerPage
+from tests.e2e.viewer_page import CHROMIUM, ViewerPage, open_browser
 from tests.service.process import ServerProcess
 
 OpenViewer = Callable[..., ViewerPage]
