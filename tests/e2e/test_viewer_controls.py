@@ -6,7 +6,9 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs
 from xml.etree import ElementTree
 
@@ -31,6 +33,19 @@ def wait_for_link(viewer: ViewerPage, expected: dict[str, list[str]]) -> str:
     return viewer.page.url.partition("#")[2]
 
 
+def reload_with(viewer: ViewerPage, change: Callable[[dict[str, Any]], object]) -> None:
+    """Loads the page anew, where the service has another manifest."""
+
+    def answer(route: Route) -> None:
+        info = route.fetch().json()
+        change(info["manifest"])
+        route.fulfill(json=info)
+
+    viewer.page.route("**/info", answer)
+    viewer.page.reload()
+    expect(viewer.page.locator("#model")).not_to_be_empty()
+
+
 def test_the_foot_of_the_page_says_what_the_service_has(open_viewer: OpenViewer) -> None:
     """With what its export was compared, and a link to the head report if there is one."""
     viewer = open_viewer()
@@ -38,16 +53,8 @@ def test_the_foot_of_the_page_says_what_the_service_has(open_viewer: OpenViewer)
     expect(said).to_have_text("This export was compared with nothing but itself: it was not asked for.")
     expect(links).to_have_text(["API", "OpenAPI", "Info", "Metrics", "Health", "Ready"])
     figures = {"transformers": "5.23.0", "sentence-transformers": "6.2.0", "texts": 9, "tolerance": 2e-4}
-    original = {"compared": True, **figures, "hidden_states": 0.0, "pooled": 1.7e-7}
-
-    def answer(route: Route) -> None:
-        info = route.fetch().json()
-        info["manifest"]["parity"]["original"] = original
-        info["manifest"]["files"]["heads.json"] = {}
-        route.fulfill(json=info)
-
-    viewer.page.route("**/info", answer)
-    viewer.page.reload()
+    parity = {"original": {"compared": True, **figures, "hidden_states": 0.0, "pooled": 1.7e-7}}
+    reload_with(viewer, lambda manifest: manifest.update(parity=parity, files={"heads.json": {}}))
     libraries = "transformers 5.23.0 and sentence-transformers 6.2.0"
     expect(said).to_have_text(f"This export was compared with {libraries} on 9 texts: it differs by 1.7e-7 at most.")
     expect(links).to_have_text(["API", "OpenAPI", "Info", "Head report", "Metrics", "Health", "Ready"])
@@ -106,15 +113,7 @@ def test_a_link_with_nonsense_opens_all_the_same(open_viewer: OpenViewer) -> Non
     viewer = open_viewer(nonsense, a=TEXT)
     expect(viewer.page.locator("#head-title")).to_have_text("Layer 0, head 0")
     wait_for_link(viewer, {})
-
-    def answer(route: Route) -> None:
-        info = route.fetch().json()
-        info["manifest"]["files"].pop("explain.onnx")
-        route.fulfill(json=info)
-
-    viewer.page.route("**/info", answer)
-    viewer.page.reload()
-    expect(viewer.page.locator("#model")).not_to_be_empty()
+    reload_with(viewer, lambda manifest: manifest["files"].pop("explain.onnx"))
     viewer.page.evaluate("location.hash = 'mode=pair&through=network'")  # a link for another artifact, in an open page
     wait_for_link(viewer, {"mode": ["pair"]})
 

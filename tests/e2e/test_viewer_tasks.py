@@ -282,7 +282,7 @@ def test_a_refused_pair_is_said_in_the_servers_words(open_viewer: OpenViewer) ->
     body = json.dumps({"error": "the answer would have 99 bytes", "error_type": "Validation"})
     viewer.page.route("**/rerank", lambda route: route.fulfill(status=413, content_type="application/json", body=body))
     show_pair(viewer)
-    expect(viewer.page.locator("#across .failure")).to_contain_text("the answer would have 99 bytes")
+    expect(viewer.page.locator("#across-failure")).to_contain_text("the answer would have 99 bytes")
     expect(viewer.page.locator("#across-blocks")).to_be_hidden()
     viewer.page.unroute("**/rerank")
     viewer.page.locator("#grid [data-key='1.2']").click()

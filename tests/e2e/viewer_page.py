@@ -14,6 +14,8 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Request
 
 from tests.service.process import ServerProcess
 
+expect.set_options(timeout=30_000)  # machines that run tests are busy, and a first explanation loads a graph
+
 CHROMIUM = shutil.which("chromium")
 FLAGS = (
     "--no-sandbox",  # tests run as root in containers, where Chromium has none

@@ -18,7 +18,7 @@ const GRID_NAME = "Heads of all layers, from the first text to the second";
 
 export class AcrossView {
   #state;
-  #section = new Section("across");
+  #section = new Section("across", "across-failure");
   #blocks;
   #grid;
   answer = null;
@@ -57,7 +57,7 @@ export class AcrossView {
     };
     await this.#section.ask(load, (error) => {
       byId("score").textContent = "";
-      this.#section.showBody(describeFailure(error));
+      this.#section.fail(error);
     });
   }
 
@@ -76,7 +76,6 @@ export class AcrossView {
   #show() {
     const { score, attention, truncated } = this.answer;
     Object.assign(byId("score"), { textContent: formatNumber(score) }).dataset.value = score;
-    this.#section.showBody();
     byId("across-note").hidden = !truncated;
     byId("across-title-of-map").textContent = titleOf(this.#state.values);
     const labels = attention.words ?? attention.tokens;

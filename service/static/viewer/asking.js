@@ -32,18 +32,26 @@ export async function attempt(work, onFailure, signal) {
 /** A part of the page that shows one answer, is dimmed while it waits for it, and is hidden while there is none to ask. */
 export class Section {
   #host;
+  #said;
   #turn = new Turn();
 
-  constructor(id) {
+  /** @param {string} said the id of what says why there is no answer */
+  constructor(id, said) {
     this.#host = byId(id);
+    this.#said = byId(said);
   }
 
-  /** Shows what the section is for, or in its place why there is no answer. */
-  showBody(failure = "") {
-    this.#host.querySelector(".body").hidden = Boolean(failure);
-    const said = this.#host.querySelector(".failure");
-    said.hidden = !failure;
-    said.textContent = failure;
+  /** Says why there is no answer, in place of what the section is for if it has a part for that. */
+  fail(error) {
+    this.#said.textContent = describeFailure(error);
+    this.#showBody(false);
+  }
+
+  #showBody(isShown) {
+    const body = this.#host.querySelector(".body");
+    if (!body) return;
+    body.hidden = !isShown;
+    this.#said.hidden = isShown;
   }
 
   get isShown() {
@@ -51,11 +59,15 @@ export class Section {
   }
 
   /** @param {(signal: AbortSignal) => Promise} work which the next one makes needless */
-  async ask(work, onFailure) {
+  async ask(work, onFailure = (error) => this.fail(error)) {
     const signal = this.#turn.begin();
+    const show = async () => {
+      await work(signal);
+      this.#showBody(true);
+    };
     this.#host.hidden = false;
     showBusy(this.#host, true);
-    await attempt(work, (error) => onFailure(error, signal), signal);
+    await attempt(show, (error) => onFailure(error, signal), signal);
     if (!signal.aborted) showBusy(this.#host, false);
   }
 
@@ -81,12 +93,7 @@ export async function inParallel(items, limit, signal, task) {
 
 /** Messages in the page, one for each matter, so that a new one replaces the old one of the same matter only. */
 export class Notices {
-  #host;
   #shown = new Map();
-
-  constructor(host) {
-    this.#host = host;
-  }
 
   /** @param {{kind?: "problem"|"note", action?: {name: string, run: () => void}}} options */
   show(matter, text, { kind = "problem", action } = {}) {
@@ -95,7 +102,7 @@ export class Notices {
     if (action) notice.append(button(action.name, action.run));
     this.clear(matter);
     this.#shown.set(matter, notice);
-    this.#host.append(notice);
+    byId("notices").append(notice);
   }
 
   clear(matter) {

@@ -2,13 +2,13 @@
 // chosen, the words that carry its label.
 
 import { ask } from "./api.js";
-import { Section, describeFailure } from "./asking.js";
+import { Section } from "./asking.js";
 import { bdi, byId, element, formatNumber, quiet } from "./dom.js";
 
 const WORDS_SHOWN = 6;
 
 export class EntitiesView {
-  #section = new Section("entities");
+  #section = new Section("entities", "entities-note");
   #explains;
 
   /** @param {boolean} explains whether the artifact has the graph that explains a label */
@@ -19,7 +19,7 @@ export class EntitiesView {
   async load(text) {
     byId("entities-text").textContent = text; // not the marks of the text before
     byId("entities-note").textContent = "";
-    await this.#ask(async (signal) => {
+    await this.#section.ask(async (signal) => {
       const body = { inputs: text, level: "tokens", aggregation: "first" };
       const found = await ask("predict", { body, signal });
       const choose = this.#explains && ((mark, entity) => this.#choose(mark, entity, text));
@@ -35,14 +35,10 @@ export class EntitiesView {
 
   async #choose(mark, entity, text) {
     for (const one of byId("entities-text").querySelectorAll("mark")) one.ariaPressed = one === mark;
-    await this.#ask(async (signal) => {
+    await this.#section.ask(async (signal) => {
       const body = { a: text, at: entity.start, through: "network", level: "word" };
       byId("entities-note").replaceChildren(...carriers(await ask("explain", { body, signal })));
     });
-  }
-
-  async #ask(work) {
-    await this.#section.ask(work, (error) => (byId("entities-note").textContent = describeFailure(error)));
   }
 }
 

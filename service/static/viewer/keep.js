@@ -4,6 +4,7 @@
 import { encodeBytes, hasKey } from "./api.js";
 import { attempt, describeFailure } from "./asking.js";
 import { TEXT_FONT, fit, prepareCanvas, widest } from "./canvas.js";
+import { writeLink } from "./controls.js";
 import { byId, element } from "./dom.js";
 import { ofOneText } from "./maps.js";
 import { makeImage } from "./matrix.js";
@@ -23,7 +24,7 @@ const SVG = { cell: 18, line: 18, font: "12px monospace" };
 const TYPES = { png: "image/png", svg: "image/svg+xml", csv: "text/csv", json: "application/json" };
 
 /** Binds the buttons to what is shown: `explorer.large`, and the drawings of it. */
-export function bindKeep({ state, info, explorer, figure, pair, writeLink }) {
+export function bindKeep({ state, info, explorer, figure, pair }) {
   const address = new URL("encode", location.href.replace(/#.*/s, "")).href;
   const title = () => `${info.manifest.model}: ${explorer.title}`;
   const binds = (id, keep) => (byId(id).onclick = () => explorer.large && keep(explorer.large));

@@ -21,7 +21,6 @@ export class Lines {
   #pointer;
   #model = null;
   #lines = [];
-  #base = null; // {key, lines, image}
   #draw = oncePerFrame(() => this.#paintView());
 
   constructor(host, pointer, { name }) {
@@ -50,8 +49,7 @@ export class Lines {
 
   paint(context, width) {
     const view = { width, height: this.heightAt(), from: 0 };
-    const base = makeBase(this.#model, this.#lines, view, context.getTransform().a);
-    paintLines(context, this.#model, view, this.#pointer.place, base);
+    paintLines(context, this.#model, this.#lines, view, this.#pointer.place);
   }
 
   /** Which tokens are in a picture; "" if all are. */
@@ -74,16 +72,7 @@ export class Lines {
     if (!this.view) return;
     const context = prepareCanvas(this.#canvas, this.view.width, this.view.height);
     const view = { ...this.view, from: this.#box.scrollTop };
-    paintLines(context, this.#model, view, this.#pointer.place, this.#baseOf(view));
-  }
-
-  /** All lines of a view, kept as long as it stays: moving the pointer strokes none of them again. */
-  #baseOf(view) {
-    const key = [view.from, view.width, view.height, window.devicePixelRatio, pageInk().accent].join(" ");
-    if (this.#base?.key !== key || this.#base.lines !== this.#lines) {
-      this.#base = { key, lines: this.#lines, image: makeBase(this.#model, this.#lines, view) };
-    }
-    return this.#base.image;
+    paintLines(context, this.#model, this.#lines, view, this.#pointer.place);
   }
 
   #listen() {
@@ -137,21 +126,13 @@ function shapeOf(model, view) {
   return { ...view, left, right, step: rowHeight(model) };
 }
 
-function makeBase(model, lines, view, ratio) {
-  const canvas = element("canvas");
-  const context = prepareCanvas(canvas, view.width, view.height, ratio);
-  strokeAll(context, lines, shapeOf(model, view), pageInk().accent, model.high);
-  return canvas;
-}
-
-function paintLines(context, model, view, place, base) {
+function paintLines(context, model, lines, view, place) {
   const ink = pageInk();
   const shape = shapeOf(model, view);
   const isPointed = place.row !== null || place.column !== null;
-  context.globalAlpha = isPointed ? DIMMED : 1;
-  context.drawImage(base, 0, 0, view.width, view.height);
-  context.globalAlpha = 1;
-  if (isPointed) strokeAll(context, linesOf(model, place), shape, ink.accent, model.high);
+  context.strokeStyle = ink.accent;
+  strokeAll(context, lines, shape, model.high, isPointed ? DIMMED : 1);
+  if (isPointed) strokeAll(context, linesOf(model, place), shape, model.high, 1);
   paintLabels(context, shape, ink, model.rows, "right", sharesOf(model, place, "row"));
   paintLabels(context, shape, ink, model.columns, "left", sharesOf(model, place, "column"));
 }
@@ -171,7 +152,7 @@ function sharesOf({ map, high }, place, axis) {
 }
 
 /** One path a shade of strength: a handful of strokes for thousands of lines. */
-function strokeAll(context, lines, { left, right, step, from, height }, colour, high) {
+function strokeAll(context, lines, { left, right, step, from, height }, high, strength) {
   const paths = Array.from({ length: SHADES }, () => new Path2D());
   const middle = (left + right) / 2;
   for (const [row, column, value] of lines) {
@@ -183,9 +164,8 @@ function strokeAll(context, lines, { left, right, step, from, height }, colour, 
     paths[shade].moveTo(left, start);
     paths[shade].bezierCurveTo(middle, start, middle, end, right, end);
   }
-  context.strokeStyle = colour;
   paths.forEach((path, shade) => {
-    context.globalAlpha = (shade + 0.5) / SHADES;
+    context.globalAlpha = (strength * (shade + 0.5)) / SHADES;
     context.lineWidth = 0.75 + (2 * (shade + 0.5)) / SHADES;
     context.stroke(path);
   });

@@ -9,7 +9,7 @@ import { State, fromHash } from "./state.js";
 import { bindTheme } from "./theme.js";
 
 const state = new State({ ...fromHash(location.hash), ...history.state });
-const notices = new Notices(byId("notices"));
+const notices = new Notices();
 const starting = new Turn();
 let page = null;
 

@@ -1,13 +1,13 @@
 // Two texts that a multi-vector model compares token by token: what each token of the first found in the second.
 
 import { rankOne } from "./api.js";
-import { Section, describeFailure } from "./asking.js";
+import { Section } from "./asking.js";
 import { bdi, bold, byId, element, formatNumber, tableRow, tokenPair } from "./dom.js";
 import { Pointer, isSpecial } from "./maps.js";
 import { TokenStrip } from "./tokens.js";
 
 export class MatchesView {
-  #section = new Section("matches");
+  #section = new Section("matches", "matches-failure");
   #pointer = new Pointer();
   #strip = new TokenStrip(byId("matches-query"), this.#pointer, { name: "Tokens of the first text" });
   answer = null;
@@ -33,7 +33,7 @@ export class MatchesView {
       this.answer = await rankOne(query, document, { matches: true }, signal);
       this.draw();
     };
-    await this.#section.ask(load, (error) => this.#section.showBody(describeFailure(error)));
+    await this.#section.ask(load);
   }
 
   stop() {
@@ -45,7 +45,6 @@ export class MatchesView {
     if (!this.answer) return;
     const { score, matches, truncated } = this.answer;
     Object.assign(byId("matches-score"), { textContent: formatNumber(score) }).dataset.value = score;
-    this.#section.showBody();
     byId("matches-note").hidden = !truncated;
     const labels = matches.map((match) => match.query_token);
     this.#strip.show(labels, isSpecial(matches.map((match) => match.query_offsets)));

@@ -2,7 +2,7 @@
 
 import { AcrossView } from "./across.js";
 import { ComparePanel } from "./compare.js";
-import { bindPrompts, writeLink } from "./controls.js";
+import { bindPrompts } from "./controls.js";
 import { byId } from "./dom.js";
 import { EffectPanel } from "./effect.js";
 import { EntitiesView } from "./entities.js";
@@ -122,7 +122,7 @@ export class Page {
     new WhyPanel(this.#manifest, kind);
     this.#pair = this.#viewOfPairs(kind, info);
     if (this.#manifest.config.task === "token_classification") this.#entities = new EntitiesView(this.#hasGraph);
-    bindKeep({ state, info, explorer, figure, pair: this.#pair, writeLink });
+    bindKeep({ state, info, explorer, figure, pair: this.#pair });
   }
 
   #viewOfPairs(kind, info) {

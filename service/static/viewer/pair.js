@@ -1,7 +1,7 @@
 // Two texts: their similarity, and which pairs of tokens carry it.
 
 import { ask, encodeVectors } from "./api.js";
-import { Section, attempt, describeFailure } from "./asking.js";
+import { Section, attempt } from "./asking.js";
 import { bold, byId, element, formatNumber, quiet, tokenPair } from "./dom.js";
 import { turnedBetween } from "./effect.js";
 import { NumberMap, Pointer, drawingModel, isSpecial, sumsOf } from "./maps.js";
@@ -22,7 +22,7 @@ const MEANINGS = {
 
 export class PairView {
   #state;
-  #section = new Section("pair");
+  #section = new Section("pair", "pair-readout");
   #pointer = new Pointer();
   #matrix;
   #strips;
@@ -56,8 +56,8 @@ export class PairView {
       this.draw();
     };
     await this.#section.ask(load, async (error, signal) => {
-      if (!error.isUnsupported || through !== "pooling") return this.#fail(error);
-      await attempt(() => this.#showSimilarityOnly(a, b, signal), (failure) => this.#fail(failure), signal);
+      if (!error.isUnsupported || through !== "pooling") return this.#section.fail(error);
+      await attempt(() => this.#showSimilarityOnly(a, b, signal), (failure) => this.#section.fail(failure), signal);
     });
   }
 
@@ -128,10 +128,6 @@ export class PairView {
     byId("pair-matrix").hidden = byId("pair-note").hidden = true;
     byId("similarity").textContent = byId("pair-readout").textContent = "";
     for (const strip of Object.values(this.#strips)) strip.show([], []);
-  }
-
-  #fail(error) {
-    byId("pair-readout").textContent = describeFailure(error);
   }
 }
 

@@ -80,30 +80,20 @@ export async function loadSmallMaps(text, values, { form, numTokens, info, signa
  *
  * @param {{max_attention_bytes: number, max_attention_work_bytes: number}} limits of an answer, and of the arrays computed
  *   for it: all heads of its layers
- * @returns {{layers: number[], heads?: number[]}[]}
+ * @returns {{layers: number[], heads?: number[]}[]} all heads where none are named
  */
 export function planGrid(headCounts, firstLayer, numTokens, limits) {
   const { max_attention_bytes: maxBytes, max_attention_work_bytes: maxWork } = limits;
-  const mapBytes = Math.max(1, numTokens * numTokens * FLOAT_BYTES);
-  const most = Math.max(1, Math.floor(maxBytes / mapBytes));
   const layers = headCounts.map((_, layer) => layer).filter((layer) => headCounts[layer] > 0);
   layers.sort((a, b) => Number(b === firstLayer) - Number(a === firstLayer) || a - b);
-  const parts = [];
-  let room = 0; // bytes that the last request may still ask for
-  for (const layer of layers) {
-    const bytes = headCounts[layer] * mapBytes;
-    if (bytes <= room) parts.at(-1).layers.push(layer);
-    else parts.push(...splitHeads(layer, headCounts[layer], most));
-    room = (bytes <= room ? room : Math.min(ONE_ANSWER_BYTES, maxBytes, maxWork)) - bytes;
-  }
-  return parts;
-}
-
-function splitHeads(layer, count, most) {
-  if (count <= most) return [{ layers: [layer] }];
-  const heads = Array.from({ length: count }, (_, head) => head);
-  return Array.from({ length: Math.ceil(count / most) }, (_, part) => {
-    return { layers: [layer], heads: heads.slice(part * most, (part + 1) * most) };
+  const mapBytes = numTokens * numTokens * FLOAT_BYTES;
+  const allBytes = headCounts.reduce((sum, count) => sum + count * mapBytes, 0);
+  if (allBytes <= Math.min(ONE_ANSWER_BYTES, maxBytes, maxWork)) return [{ layers }];
+  const most = Math.max(1, Math.floor(maxBytes / mapBytes));
+  return layers.flatMap((layer) => {
+    const heads = Array.from({ length: headCounts[layer] }, (_, head) => head);
+    const starts = heads.filter((head) => head % most === 0);
+    return starts.map((start) => ({ layers: [layer], heads: heads.slice(start, start + most) }));
   });
 }
 

@@ -1,7 +1,7 @@
 // Why one document stands above another: a query, several documents, ranked, and two explanations with their difference.
 
 import { ask } from "./api.js";
-import { Section, describeFailure } from "./asking.js";
+import { Section } from "./asking.js";
 import { bars, bdi, byId, element, formatNumber, quiet, tableRow } from "./dom.js";
 import { sumsOf } from "./maps.js";
 
@@ -16,7 +16,7 @@ export class WhyPanel {
   #kind;
   #hasGraph;
   #defaults;
-  #section = new Section("why-body");
+  #section = new Section("why-body", "why-status");
   #ranked = null; // {query, documents: [{text, score}]} best first, of one request
 
   /** @param {string} kind of the model, as of `kindOf` */
@@ -35,7 +35,7 @@ export class WhyPanel {
     if (!query || texts.length < 2) return this.#say("Give a query and two documents or more, one a line.");
     byId("why-choice").hidden = true;
     for (const id of ["why-ranked", "why-answer", "why-status"]) byId(id).replaceChildren();
-    await this.#ask(async (signal) => {
+    await this.#section.ask(async (signal) => {
       const order = await ask("rerank", { body: { query, texts, raw_scores: true }, signal });
       this.#ranked = { query, documents: order.map(({ index, score }) => ({ text: texts[index], score })) };
       this.#draw();
@@ -59,7 +59,7 @@ export class WhyPanel {
     const { query, documents } = this.#ranked;
     const chosen = ["why-a", "why-b"].map((id) => documents[Number(byId(id).value)]);
     byId("why-answer").replaceChildren();
-    await this.#ask(async (signal) => {
+    await this.#section.ask(async (signal) => {
       const explain = ({ text }) => ask("explain", { body: this.#question(query, text), signal });
       const answers = await Promise.all(chosen.map(explain));
       const [a, b] = answers.map(this.#kind === "scoring" ? ofLogit : ofSimilarity);
@@ -87,10 +87,6 @@ export class WhyPanel {
       return element("div", {}, heading, element("ol", { className: "bars" }, ...items));
     });
     return [quiet(EXPLAINED[this.#kind], "p"), tableOf(rows), element("div", { className: "panes" }, ...sides)];
-  }
-
-  async #ask(work) {
-    await this.#section.ask(work, (error) => this.#say(describeFailure(error)));
   }
 
   #say(words) {
