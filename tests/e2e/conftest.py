@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import BrowserContext
 
-from tests.e2e.browser import CHROMIUM, open_browser
-from tests.e2e.viewer_page import ViewerPage
+from tests.e2e.viewer_page import CHROMIUM, ViewerPage, open_browser
 from tests.service.process import ServerProcess
 
 OpenViewer = Callable[..., ViewerPage]
-
-expect.set_options(timeout=30_000)  # machines that run tests are busy, and a first explanation loads a graph
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,7 @@ from PIL import Image
 from playwright.sync_api import BrowserContext, expect
 from tqdm import tqdm
 
-from tests.e2e.browser import CHROMIUM, open_browser
-from tests.e2e.viewer_page import ViewerPage
+from tests.e2e.viewer_page import CHROMIUM, ViewerPage, open_browser
 from tests.service.process import ROOT, ServerProcess
 from tests.task_artifacts import kept_artifact, make_classifier
 

@@ -1,7 +1,6 @@
 """Each family from a folder that `transformers` saved to the answer over HTTP, against `transformers` itself."""
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -87,27 +86,3 @@ def test_special_tokens_are_told_from_the_texts_own(served: Served) -> None:
         assert np.array(entry["weights"][0]).shape[1:] == reference.shape[1:] or not kept.any()
         if kept.any():
             np.testing.assert_allclose(entry["weights"][0], reference, atol=TOLERANCE, rtol=0)
-
-
-def test_words(served: Served) -> None:
-    answer = served.encode(attention={"level": "word", "exclude_special": True})
-    for text, entry in zip(TEXTS[:4], answer["attention"][:4], strict=True):
-        assert [word for word in entry["words"] if word.strip()] == re.findall(r"[\w🙂]+|[^\w\s]", text)
-        found = np.array(entry["weights"][0])
-        expected = served.tokenise(text)
-        kept = ~np.array(expected["special_tokens_mask"], np.bool_)
-        mass = served.run(text).attentions[-1][0].numpy()[:, kept][:, :, kept].sum(axis=-1)
-        # What a word's pieces see of the text, on average; what it is split into does not matter for that.
-        places = [place for place, is_kept in zip(expected["offset_mapping"], kept, strict=True) if is_kept]
-        pieces = pieces_of(text, entry["offsets"], places)
-        for word, tokens in enumerate(pieces):
-            np.testing.assert_allclose(found[:, word].sum(-1), mass[:, tokens].mean(-1), atol=2 * TOLERANCE, rtol=0)
-
-
-def pieces_of(text: str, words: list[list[int]], tokens: list[tuple[int, int]]) -> list[list[int]]:
-    """Indices of the tokens in each word: of the last word begun by their end; white space goes to the next word."""
-    found: list[list[int]] = [[] for _ in words]
-    for index, (start, end) in enumerate(tokens):
-        begun = [word for word, (first, _) in enumerate(words) if first < end]
-        found[begun[-1] if text[start:end].strip() else min(len(begun), len(words) - 1)].append(index)
-    return found

@@ -100,12 +100,6 @@ def test_answers_equal_the_equations(served: Served) -> None:
                 np.testing.assert_allclose(maps, reference, atol=TOLERANCE, rtol=0)
 
 
-def test_info_names_the_shape(served: Served) -> None:
-    status, _, answer = served.server.request("GET", "/info")
-    assert status == 200
-    assert EncoderConfig.from_dict(json.loads(answer)["manifest"]["config"]) == served.encoder.config
-
-
 def test_attention_is_refused_where_it_would_be_wrong(served: Served) -> None:
     config = served.encoder.config
     for form in ("weights", "norms"):

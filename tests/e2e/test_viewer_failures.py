@@ -43,12 +43,13 @@ def test_a_server_that_is_down_loses_nothing(open_viewer: OpenViewer) -> None:
     viewer.type("word " * 600)
     notices = viewer.page.locator("#notices .notice")
     expect(notices).to_contain_text("its end was cut off")
-    expect(viewer.page.locator("#pair-matrix")).to_be_visible()
+    expect(viewer.page.locator("#pair-note, #pair-matrix").locator("visible=true")).to_have_count(2)
     for path in ("tokenize", "explain"):
         viewer.page.route(f"**/{path}", lambda route: route.abort())
     viewer.type("Another text")
     expect(viewer.page.locator("#pair-readout")).to_contain_text("cannot be reached")
     expect(notices).to_have_text(re.compile("cannot be reached"))  # and nothing of the text before
+    expect(viewer.page.locator("#pair-note, #pair-matrix, #pair .token").locator("visible=true")).to_have_count(0)
     assert viewer.page.input_value("#a") == "Another text"
     for path in ("tokenize", "explain"):
         viewer.page.unroute(f"**/{path}")
@@ -126,15 +127,6 @@ def test_a_key_is_asked_for_by_whatever_was_refused_without_one(open_viewer: Ope
     expect(viewer.page.get_by_label("API key")).to_be_visible()
 
 
-def test_a_gateway_that_knows_its_callers_by_a_cookie_knows_the_page(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer()
-    viewer.page.context.add_cookies([{"name": "session", "value": "known", "url": viewer.origin}])
-    with viewer.page.expect_request("**/tokenize") as sent:
-        viewer.type(TEXT)
-    assert sent.value.all_headers().get("cookie") == "session=known"
-    viewer.page.context.clear_cookies()
-
-
 def test_a_gateway_that_answers_in_json_of_its_own_is_heard(open_viewer: OpenViewer) -> None:
     viewer = open_viewer()
     body = """
@@ -142,7 +134,7 @@ def test_a_gateway_that_answers_in_json_of_its_own_is_heard(open_viewer: OpenVie
     const heard = [];
     for (const one of argument) {
       window.fetch = async () => new Response(one, { status: 502 });
-      await module.tokenize("text").catch((error) => heard.push([error.status, error.message]));
+      await module.ask("tokenize").catch((error) => heard.push([error.status, error.message]));
     }
     window.fetch = real;
     return heard;
@@ -151,7 +143,7 @@ def test_a_gateway_that_answers_in_json_of_its_own_is_heard(open_viewer: OpenVie
     assert viewer.module("api", body, answers) == [[502, "The server answered 502."]] * len(answers)
     assert viewer.module("api", body, ['{"error": {"message": "no worker"}}']) == [[502, "no worker"]]
     crowded = {"status": 503, "message": "too many connections; try again later"}  # neither starting nor stopping
-    said = viewer.module("notices", "return module.describeFailure(argument);", crowded)
+    said = viewer.module("asking", "return module.describeFailure(argument);", crowded)
     assert said == "The server accepts no requests at the moment. Your text is still here."
 
 
@@ -164,17 +156,16 @@ def test_an_answer_that_breaks_off_is_a_failure_as_any_other(open_viewer: OpenVi
     const broken = () => new ReadableStream({ start: (stream) => stream.error(new TypeError("network error")) });
     for (const content of [broken, () => "<p>Please sign in"]) {
       window.fetch = async () => new Response(content());
-      const asked = [() => module.getDocument("info"), () => module.tokenize("a"), () => module.explain("a", "b")];
-      for (const ask of asked) {
-        await ask().catch((error) => heard.push(error.status));
+      for (const options of [{}, { body: { inputs: "a" } }]) {
+        await module.ask("tokenize", options).catch((error) => heard.push(error.status));
       }
     }
     window.fetch = async () => new Response(broken());
-    await module.encodeVectors("a").catch((error) => heard.push(error.status));
+    await module.encodeVectors({ inputs: "a" }).catch((error) => heard.push(error.status));
     window.fetch = real;
     return heard;
     """
-    assert viewer.module("api", body) == [0] * 7
+    assert viewer.module("api", body) == [0] * 5
 
 
 def norms_of(body: dict[str, Any]) -> str:
@@ -212,25 +203,6 @@ def test_norms_that_a_server_lacks_are_asked_for_nowhere(open_viewer: OpenViewer
     assert body["attention"] == {"layers": [0], "heads": [0]}
     expect(viewer.page.locator("#grid-caption")).to_contain_text("Weights")
     expect(viewer.page.locator("#notices .notice")).to_have_count(0)
-
-
-def test_two_texts_that_fail_do_not_leave_those_before(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer("mode=pair")
-    tokens = viewer.page.locator("#pair .token")
-    viewer.type(f"A dog {'ran ' * 600}", "#b")  # more than the model takes
-    viewer.show("A cat sat.")
-    expect(viewer.page.locator("#pair-note")).to_be_visible()
-    assert tokens.count() > 10
-    viewer.page.route("**/explain", lambda route: route.fulfill(**refusal(500, "internal error")))
-    viewer.type("A bird flew.")
-    expect(viewer.page.locator("#pair-readout")).to_have_text("internal error")
-    expect(viewer.page.locator("#pair-matrix")).to_be_hidden()
-    expect(viewer.page.locator("#pair-note")).to_be_hidden()
-    expect(tokens).to_have_count(0)
-    viewer.page.unroute("**/explain")
-    viewer.type("A dog ran.", "#b")
-    expect(viewer.page.locator("#pair-matrix")).to_be_visible()
-    expect(tokens).to_have_count(12)
 
 
 def test_what_is_too_large_of_all_layers_takes_nothing_else_away(browser: BrowserContext, long_artifact: Path) -> None:
@@ -287,17 +259,6 @@ def test_a_head_that_could_not_be_read_leaves_no_mark_on_the_next(open_viewer: O
     viewer.wait_until_filled()
 
 
-def test_a_wait_is_not_announced_after_the_text_that_waited_is_gone(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer()
-    viewer.page.route("**/tokenize", lambda route: route.fulfill(**refusal(429, "full", retry_after="5")))
-    viewer.type("The first text")
-    notice = viewer.page.locator(".notice[data-matter=busy]")
-    expect(notice).to_contain_text("again in 5 s")
-    viewer.page.unroute("**/tokenize")
-    viewer.show("The second one")
-    expect(notice).to_have_count(0)
-
-
 def test_what_runs_in_parallel_stops_at_the_first_failure(open_viewer: OpenViewer) -> None:
     body = """
     const begun = [];
@@ -310,4 +271,4 @@ def test_what_runs_in_parallel_stops_at_the_first_failure(open_viewer: OpenViewe
     await new Promise((resolve) => setTimeout(resolve, 200));
     return [said, begun];
     """
-    assert open_viewer().module("turns", body) == ["Error: the first", [1, 2]]
+    assert open_viewer().module("asking", body) == ["Error: the first", [1, 2]]

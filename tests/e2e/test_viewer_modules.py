@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from playwright.sync_api import BrowserContext, expect
 from safetensors.numpy import save
 
-from tests.e2e.viewer_page import ViewerPage
+from tests.e2e.viewer_page import ViewerPage, luminance
 from tests.service.fake_engine import write_fake_artifact
 from tests.service.process import ServerProcess, fake_server
 
@@ -33,13 +33,12 @@ def viewer(browser: BrowserContext, viewer_server: ServerProcess) -> Iterator[Vi
 
 def test_safetensors_are_read_as_the_library_writes_them(viewer: ViewerPage, generator: np.random.Generator) -> None:
     arrays: dict[str, NDArray[Any]] = {
-        "halves": generator.normal(size=(3, 5)).astype(np.float16),
+        "every half": np.arange(65536, dtype=np.uint16).view(np.float16).reshape(256, 256),
         "singles": generator.normal(size=(2, 1, 4)).astype(np.float32),
-        "whole": generator.integers(-9, 9, size=(7,), dtype=np.int32),
         "nothing": np.zeros((0, 4), dtype=np.float32),
     }
     body = base64.b64encode(save(arrays, {"answer": "{}"})).decode()
-    metadata, found = viewer.module("safetensors", READ, body)
+    metadata, found = viewer.module("api", READ, body)
     assert metadata == {"answer": "{}"}
     assert {name for name, _, _ in found} == set(arrays)
     for name, shape, values in found:
@@ -47,17 +46,10 @@ def test_safetensors_are_read_as_the_library_writes_them(viewer: ViewerPage, gen
         np.testing.assert_array_equal(np.array(values, dtype=np.float64), arrays[name].ravel().astype(np.float64))
 
 
-def test_every_half_is_decoded_as_numpy_does(viewer: ViewerPage) -> None:
-    body = "return Array.from({ length: 65536 }, (_, bits) => module.decodeHalf(bits)).map(String);"
-    found = np.array([float(text.replace("Infinity", "inf")) for text in viewer.module("safetensors", body)])
-    expected = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float64)
-    np.testing.assert_array_equal(found, expected)
-
-
 def test_palettes_are_steady_in_lightness(viewer: ViewerPage) -> None:
     for theme in ("light", "dark"):
         bodies = [f"return [...module.{kind}Palette('{theme}')];" for kind in ("amount", "signed")]
-        amount, signed = (lightness(viewer.module("palette", body)) for body in bodies)
+        amount, signed = (lightness(viewer.module("theme", body)) for body in bodies)
         sign = -1 if theme == "light" else 1
         steps = sign * np.diff(amount)
         assert steps.min() > 0
@@ -68,10 +60,8 @@ def test_palettes_are_steady_in_lightness(viewer: ViewerPage) -> None:
 
 def lightness(palette: list[int]) -> NDArray[np.float64]:
     """L* (CIE 1976) of RGBA bytes."""
-    srgb = np.array(palette, dtype=np.float64).reshape(-1, 4)[:, :3] / 255
-    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
-    luminance = linear @ [0.2126, 0.7152, 0.0722]
-    return np.where(luminance > 0.008856, 116 * np.cbrt(luminance) - 16, 903.3 * luminance)
+    relative = luminance(palette)
+    return np.where(relative > 0.008856, 116 * np.cbrt(relative) - 16, 903.3 * relative)
 
 
 def test_a_strong_weight_survives_being_shrunk(viewer: ViewerPage, generator: np.random.Generator) -> None:
@@ -97,12 +87,10 @@ def test_a_matrix_has_a_pixel_a_cell_or_a_pixel_of_the_screen(
     viewer: ViewerPage, shape: tuple[int, int], cell: float, size: tuple[int, int]
 ) -> None:
     body = """
-    const { NumberMap } = await import("/static/viewer/maps.js");
-    const { amountPalette } = await import("/static/viewer/palette.js");
+    const { NumberMap, drawingModel } = await import("/static/viewer/maps.js");
     const [[rows, columns], cell] = argument;
     const map = new NumberMap(new Float32Array(rows * columns), rows, columns);
-    const model = { map, palette: amountPalette("light"), high: 1, signed: false, threshold: 0 };
-    const image = module.makeImage(model, { cell }, 1);
+    const image = module.makeImage(drawingModel(map, {}, {}), { cell }, 1);
     return [image.height, image.width];
     """
     assert viewer.module("matrix", body, [shape, cell]) == list(size)
@@ -124,20 +112,15 @@ def test_the_strongest_lines_are_kept(viewer: ViewerPage, generator: np.random.G
     assert left_out.max() <= weakest
 
 
-def test_the_grid_is_planned_within_the_servers_limit(viewer: ViewerPage) -> None:
-    body = "return module.planGrid(...argument);"
-    assert viewer.module("source", body, [[2, 0, 3], 2, 10, {"max_attention_bytes": 2**20}]) == [{"layers": [2, 0]}]
-    megabyte = 512 * 512 * 4
-    found = viewer.module("source", body, [[2, 0, 3], 0, 512, {"max_attention_bytes": 2 * megabyte}])
-    assert found == [{"layers": [0]}, {"layers": [2], "heads": [0, 1]}, {"layers": [2], "heads": [2]}]
-    work = {"max_attention_bytes": 2**20, "max_attention_work_bytes": 4 * 10 * 10 * 4}
-    assert viewer.module("source", body, [[2, 2, 3], 0, 10, work]) == [{"layers": [0, 1]}, {"layers": [2]}]
+def test_the_grid_is_planned_within_the_servers_limits(viewer: ViewerPage) -> None:
+    def plan(counts: list[int], first: int, num_tokens: int, answer: int, work: int = 2**28) -> Any:
+        limits = {"max_attention_bytes": answer, "max_attention_work_bytes": work}
+        parts = viewer.module("source", "return module.planGrid(...argument);", [counts, first, num_tokens, limits])
+        return [(part["layers"], part.get("heads")) for part in parts]
 
-
-def test_a_link_keeps_a_long_text_whole(viewer: ViewerPage) -> None:
-    body = "return module.fromHash(module.toHash({ ...argument, withText: true })).a;"
-    text = "a long text " * 3000
-    assert viewer.module("link", body, {"mode": "one", "a": text}) == text
+    assert plan([2, 0, 3], 2, 10, 2**20) == [([2, 0], None)]
+    assert plan([2, 0, 3], 0, 512, 2 * 512 * 512 * 4) == [([0], [0, 1]), ([2], [0, 1]), ([2], [2])]
+    assert plan([2, 2, 3], 1, 10, 2**20, 4 * 10 * 10 * 4) == [([1], [0, 1]), ([0], [0, 1]), ([2], [0, 1, 2])]
 
 
 def test_a_score_is_not_shown_of_texts_that_are_gone(viewer: ViewerPage) -> None:
@@ -181,8 +164,8 @@ def test_a_grid_of_layers_that_differ_in_heads(viewer: ViewerPage) -> None:
     body = """
     const host = document.createElement("div");
     document.body.append(host);
-    const grid = new module.HeadGrid(host, { num_heads: [2, 0, 3] }, () => {});
-    grid.mark("2.1", ["0.0"]);
+    const { State } = await import("/static/viewer/state.js");
+    const grid = new module.HeadGrid(host, { num_heads: [2, 0, 3] }, new State({ layer: 2, head: 1, off: ["0.0"] }));
     const press = (key) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
     host.querySelector("[data-key='2.2']").focus();
     const seen = [];
@@ -203,8 +186,9 @@ def test_a_grid_of_layers_that_differ_in_heads(viewer: ViewerPage) -> None:
 
 
 GRID = """
+const { State } = await import("/static/viewer/state.js");
 const host = document.createElement("div");
-new module.HeadGrid(host, argument, () => {});
+new module.HeadGrid(host, argument, new State());
 const rows = [...host.querySelectorAll(".heads-row:not(.heading)")];
 return rows.map((row) => [...row.querySelectorAll(".tile")].map((tile) => {
   return [tile.title, tile.classList.contains("group-start")];

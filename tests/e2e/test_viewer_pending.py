@@ -89,13 +89,23 @@ def test_a_similarity_is_not_shown_of_another_pair(open_viewer: OpenViewer) -> N
 
 def test_a_busy_server_is_said_and_asked_again_when_it_says(open_viewer: OpenViewer) -> None:
     viewer = open_viewer(a="Hi there")
-    full = refusal(429, "the queue is full", retry_after="2")
-    viewer.page.route("**/tokenize", lambda route: route.fulfill(**full), times=1)
-    viewer.type(OTHER)
     notice = viewer.page.locator("#notices .notice")
+
+    def refuse(seconds: str, times: int | None = None) -> None:
+        full = refusal(429, "the queue is full", retry_after=seconds)
+        viewer.page.route("**/tokenize", lambda route: route.fulfill(**full), times=times)
+
+    refuse("2", times=1)
+    viewer.type(OTHER)
     expect(notice).to_contain_text(re.compile(r"busy.*again in 2 s"))
     assert viewer.page.locator("#statistics").inner_text() == ""
     viewer.wait_until_filled()
+    expect(notice).to_have_count(0)
+    refuse("5")
+    viewer.type("The first text")
+    expect(notice).to_contain_text("again in 5 s")
+    viewer.page.unroute("**/tokenize")
+    viewer.show("The second one")  # the text that waited is gone
     expect(notice).to_have_count(0)
 
 

@@ -1,17 +1,14 @@
-// The service's own routes, and its failures as one kind of error. It knows nothing of the page.
+// The service's answers, and its failures as one kind of error. It knows nothing of the page.
 
 import { NumberMap } from "./maps.js";
-import { readSafetensors } from "./safetensors.js";
 
 const SAFETENSORS = "application/vnd.safetensors";
 const RETRIES = 3;
 const LONGEST_WAIT_SECONDS = 10;
-
 const INVISIBLE = /[\s\u200b-\u200f\u2060\ufeff]/g; // what a key brings along when it is copied
 
 let key = ""; // in memory only: it is gone with the page
-let onWaiting = () => {};
-let onRefusedKey = () => {};
+let heard = { onWaiting() {}, onRefusedKey() {} };
 
 /** Sends this API key from now on; false, and nothing changes, if no header can carry it. */
 export function useKey(value) {
@@ -21,26 +18,24 @@ export function useKey(value) {
   return true;
 }
 
-/** Calls `listener` with the seconds until a busy service is asked again, and with null once it is. */
-export function listenForWaiting(listener) {
-  onWaiting = listener;
-}
-
-/** Calls `listener` if the service refuses a request for want of a key, or for a wrong one. */
-export function listenForRefusedKey(listener) {
-  onRefusedKey = listener;
-}
-
 /** Whether requests from this page carry a key: links are followed without one. */
 export function hasKey() {
   return Boolean(key);
 }
 
+/**
+ * @param {{onWaiting: Function, onRefusedKey: Function}} listeners `onWaiting` hears the seconds until a busy service is
+ *   asked again, and null once it is; `onRefusedKey` that a key is missing or wrong
+ */
+export function listen(listeners) {
+  heard = listeners;
+}
+
 /** What the service answered instead of an answer; `status` is 0 where it could not be reached. */
 export class ApiError extends Error {
-  constructor({ status, message, param = null, retryAfter = 0 }) {
+  constructor({ message, status, param, retryAfter }) {
     super(message);
-    Object.assign(this, { status, param, retryAfter, hadKey: Boolean(key) });
+    Object.assign(this, { status, param, retryAfter });
   }
 
   /** Whether the service does not know the field or route, or its artifact cannot do it: asking again is no use. */
@@ -49,84 +44,33 @@ export class ApiError extends Error {
   }
 }
 
-/** What a route answers in JSON. */
-export async function getDocument(path, signal) {
-  return send(path, { signal });
+/** What a route answers in JSON: to a body, or without one to GET. */
+export async function ask(path, { body, signal } = {}) {
+  return (await send(path, { body, signal })).content;
 }
 
-/** Tokens of one text: `{tokens, offsets, truncated}`; `prompt` as `promptOptions` gives it. */
-export async function tokenize(text, signal, prompt) {
-  return (await send("tokenize", { body: { inputs: text, ...prompt }, signal })).items[0];
+/** What `POST /rerank` says of one text: its `score`, what `options` ask for, and whether the pair was `truncated`. */
+export async function rankOne(query, document, options, signal) {
+  const body = { query, texts: [document], ...options };
+  const { content, headers } = await send("rerank", { body, signal });
+  return { ...content[0], truncated: headers.has("x-truncated-inputs") };
 }
 
-/** Similarity of two texts, both with the prompt, and what carried it. */
-export async function explain(a, b, through, signal, prompt) {
-  return send("explain", { body: { a, b, through, ...prompt }, signal });
-}
-
-/** The same by words, of two texts or of a cross-encoder's pair; `options` more of the request. */
-export async function explainWords(a, b, options, signal) {
-  return send("explain", { body: { a, b, level: "word", ...options }, signal });
-}
-
-/** How well texts fit a query: `{index, score}` each, best first; a cross-encoder's as logits. */
-export async function rankTexts(query, texts, signal) {
-  return send("rerank", { body: { query, texts, raw_scores: true }, signal });
+/** The answer of `POST /encode` in safetensors, to be kept as it is. */
+export async function encodeBytes(body, signal) {
+  return (await send("encode", { body, signal, accept: SAFETENSORS })).content;
 }
 
 /**
- * What a cross-encoder says of a pair: `{score, attention, truncated}`.
+ * Maps of heads, in the order of the layers that are asked for; one layer with one map where it reduces to that.
  *
- * @param {object} [attention] as of `POST /encode`; without it the answer has no attention
- * @param {number[][]} headMask `[layer, head, gate]` each; none where empty
- * @param {boolean} isRaw a logit instead of a number from 0 to 1
- */
-export async function scorePair(query, document, { attention, headMask = [], isRaw = false, signal } = {}) {
-  const wanted = { ...(attention && { attention }), ...(headMask.length && { head_mask: headMask }) };
-  const body = { query, texts: [document], raw_scores: isRaw, ...wanted };
-  return send("rerank", { body, signal, read: readEntry });
-}
-
-/** What a multi-vector model's score of two texts is made of: `{score, matches, truncated}`. */
-export async function matchTexts(query, document, signal) {
-  return send("rerank", { body: { query, texts: [document], matches: true }, signal, read: readEntry });
-}
-
-/** What `POST /rerank` says of one text, and whether the pair was cut. */
-async function readEntry(response) {
-  const [entry] = await response.json();
-  return { ...entry, truncated: response.headers.has("x-truncated-inputs") };
-}
-
-/** Entities of a text: `{entity_group, score, start, end}` each, by words. */
-export async function findEntities(text, signal) {
-  return send("predict", { body: { inputs: text, level: "tokens", aggregation: "first" }, signal });
-}
-
-/** What each word of a text adds to the logits of the token at a character: `{labels, logits, contributions, text}`. */
-export async function explainLabel(text, at, signal) {
-  return send("explain", { body: { a: text, at, through: "network", level: "word" }, signal });
-}
-
-/** Statistics of every head: by name [layer][head]. */
-export async function encodeStatistics(text, signal, prompt) {
-  const body = { inputs: text, ...prompt, attention: { layers: "all", form: "stats" } };
-  const answer = await send("encode", { body, signal });
-  return answer.attention[0].statistics;
-}
-
-/**
- * Maps of heads, in the order of the layers that `attention` asks for; one layer with one map where it reduces to that.
- *
- * @param {string|[string, string]} text or the two texts of a pair
+ * @param {object} body of `POST /encode`, for one text or pair
  * @returns {{layers: NumberMap[][], labels: string[], offsets: number[][], segments?: (number|null)[]}} `segments` of a
  *   pair: which of its texts each label belongs to, null for special tokens
  */
-export async function encodeMaps(text, attention, { isHalf = false, prompt, signal } = {}) {
-  const input = Array.isArray(text) ? { pairs: [text] } : { inputs: text };
-  const body = { ...input, ...prompt, attention, encoding_format: isHalf ? "float16" : "float" };
-  const { answer, tensors } = await sendForTensors(body, signal);
-  const entry = answer.attention[0];
+export async function encodeMaps(body, signal) {
+  const { metadata, tensors } = readSafetensors(await encodeBytes(body, signal));
+  const entry = JSON.parse(metadata.answer).attention[0];
   const whole = tensors.get("attention.0");
   const parts = whole ? [whole] : entry.layers.map((layer) => tensors.get(`attention.0.${layer}`));
   const { offsets, segments } = entry;
@@ -149,25 +93,50 @@ function splitLayers({ shape, values }) {
 /**
  * Vectors of length 1: of the text, or with `output` "tokens" of each token.
  *
- * @param {number[][]} headMask `[layer, head, gate]` each; none where empty
+ * @param {object} body of `POST /encode`, for one text
  * @returns {Float32Array[]}
  */
-export async function encodeVectors(text, { headMask = [], output = "pooled", prompt, signal } = {}) {
-  const body = { inputs: text, ...prompt, output, normalize: true, ...(headMask.length && { head_mask: headMask }) };
-  const { tensors } = await sendForTensors(body, signal);
-  const { shape, values } = tensors.get(output === "tokens" ? "embeddings.0" : "embeddings");
+export async function encodeVectors(body, signal) {
+  const { tensors } = readSafetensors(await encodeBytes({ ...body, normalize: true }, signal));
+  const { shape, values } = tensors.get(body.output === "tokens" ? "embeddings.0" : "embeddings");
   const [count, size] = shape;
   return Array.from({ length: count }, (_, row) => values.subarray(row * size, (row + 1) * size));
 }
 
-/** The answer of `POST /encode` in safetensors, to be kept as it is. */
-export async function encodeBytes(body) {
-  return send("encode", { body, accept: SAFETENSORS });
+/**
+ * Reads https://github.com/huggingface/safetensors#format: 8 bytes of header length, a JSON header, then the numbers row
+ * by row, little-endian, as every machine with a browser holds them; here float16 and float32.
+ *
+ * @param {ArrayBuffer} buffer
+ * @returns {{metadata: Object<string, string>, tensors: Map<string, {shape: number[], values: Float32Array}>}}
+ */
+export function readSafetensors(buffer) {
+  const length = Number(new DataView(buffer).getBigUint64(0, true));
+  const { __metadata__: metadata, ...entries } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
+  const tensors = new Map();
+  for (const [name, { dtype, shape, data_offsets: offsets }] of Object.entries(entries)) {
+    const bytes = buffer.slice(...offsets.map((offset) => 8 + length + offset)); // a copy may be read as any numbers
+    const values = dtype === "F16" ? decodeHalves(new Uint16Array(bytes)) : new Float32Array(bytes);
+    tensors.set(name, { shape, values });
+  }
+  return { metadata, tensors };
 }
 
-async function sendForTensors(body, signal) {
-  const { metadata, tensors } = readSafetensors(await send("encode", { body, signal, accept: SAFETENSORS }));
-  return { answer: JSON.parse(metadata.answer), tensors };
+let halves = null; // every float16 as float32, made at the first use: 256 KiB, and decoding is one look-up a number
+
+function decodeHalves(encoded) {
+  halves ??= Float32Array.from({ length: 65536 }, (_, bits) => decodeHalf(bits));
+  return new Float32Array(encoded).map((bits) => halves[bits]);
+}
+
+/** One IEEE 754 binary16. */
+function decodeHalf(bits) {
+  const sign = bits & 0x8000 ? -1 : 1;
+  const exponent = (bits >> 10) & 0x1f;
+  const fraction = bits & 0x3ff;
+  if (exponent === 0) return sign * fraction * 2 ** -24;
+  if (exponent === 31) return fraction ? NaN : sign * Infinity;
+  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }
 
 /** The answer to one request, read to its end; a busy service is asked again after the time it names. */
@@ -179,29 +148,31 @@ async function send(path, options) {
       const isBusy = error instanceof ApiError && (error.status === 429 || error.status === 503);
       if (!isBusy || attempt >= RETRIES || error.retryAfter > LONGEST_WAIT_SECONDS) throw error;
       const seconds = error.retryAfter || 1;
-      onWaiting(seconds);
-      await pause(seconds, options.signal).finally(() => onWaiting(null));
+      heard.onWaiting(seconds);
+      await pause(seconds, options.signal).finally(() => heard.onWaiting(null));
     }
   }
 }
 
-async function sendOnce(path, { body, signal, accept = "application/json", read = (response) => response.json() }) {
-  const headers = { accept, ...(body && { "content-type": "application/json" }) };
-  if (key) headers.authorization = `Bearer ${key}`;
+async function sendOnce(path, { body, signal, accept = "application/json" }) {
+  const headers = { accept, ...(key && { authorization: `Bearer ${key}` }) };
+  const posted = body && { method: "POST", body: JSON.stringify(body) };
+  if (body) headers["content-type"] = "application/json";
   let response;
   try {
-    response = await fetch(path, {
-      method: body ? "POST" : "GET",
-      headers,
-      body: body && JSON.stringify(body),
-      signal,
-    });
-    if (response.ok) return await (accept === SAFETENSORS ? response.arrayBuffer() : read(response));
+    response = await fetch(path, { ...posted, headers, signal });
+    if (response.ok) {
+      const content = await (accept === SAFETENSORS ? response.arrayBuffer() : response.json());
+      return { content, headers: response.headers };
+    }
   } catch (error) {
     if (signal?.aborted) throw error; // else there is no answer, none to its end, or it is not the service's
     throw new ApiError({ status: 0, message: "The server cannot be reached." });
   }
-  throw await readFailure(response);
+  if (response.status === 401) heard.onRefusedKey();
+  const failure = await readFailure(response);
+  signal?.throwIfAborted();
+  throw failure;
 }
 
 async function readFailure(response) {
@@ -214,7 +185,6 @@ async function readFailure(response) {
   } catch {
     // something between the page and the service answered; its status is all there is to say
   }
-  if (response.status === 401) onRefusedKey();
   return new ApiError({ ...failure, status: response.status, retryAfter });
 }
 

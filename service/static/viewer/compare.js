@@ -1,14 +1,9 @@
 // Two maps side by side, and their difference: two heads on one text, or one head on two texts.
 
-import { byId, element, quiet, tokenPair } from "./dom.js";
-import { formatNumber } from "./ink.js";
-import { NumberMap, ofOneText } from "./maps.js";
+import { byId, formatNumber, pane, quiet, tokenPair } from "./dom.js";
+import { NumberMap, Pointer, ofOneText } from "./maps.js";
 import { Matrix } from "./matrix.js";
-import { amountPalette, signedPalette } from "./palette.js";
-import { Pointer } from "./pointer.js";
-import { shownTheme } from "./theme.js";
 
-const SHOWN_LETTERS = 60; // of a text in a caption
 const DIFFERENCE = "Second minus first";
 const NO_DIFFERENCE = "The two are of different tokens, so there is no difference cell by cell.";
 
@@ -21,47 +16,46 @@ export class ComparePanel {
 
   constructor(explorer) {
     this.#explorer = explorer;
-    this.#panes = ["First map", "Second map", DIFFERENCE].map((name) => this.#pane(name));
+    this.#panes = ["First map", "Second map", DIFFERENCE].map((name) => {
+      const { figure, caption, host } = pane();
+      return { figure, caption, drawing: new Matrix(host, this.#pointer, { name }) };
+    });
     byId("pin").onclick = () => this.#keep();
-    byId("unpin").onclick = () => this.stop();
-    explorer.onDrawn = () => this.draw();
+    byId("unpin").onclick = () => this.#stop();
+    explorer.onDrawn = () => this.#draw();
     this.#pointer.on(() => this.#read());
   }
 
-  stop() {
+  #keep() {
+    if (!this.#explorer.large?.labels.length) return;
+    this.#kept = { title: this.#explorer.title, ...this.#explorer.large };
+    this.#draw();
+  }
+
+  #stop() {
     this.#kept = null;
     byId("compare").hidden = true;
     byId("pin").focus();
   }
 
   /** Shows the kept map beside the one that is large now. */
-  draw() {
+  #draw() {
     const now = this.#explorer.large;
-    if (!this.#kept || !now?.labels.length) return;
-    const maps = [this.#kept, { title: this.#explorer.title, ...now }];
-    if (String(now.labels) === String(this.#kept.labels)) maps.push(differenceOf(...maps));
-    const high = Math.max(...maps.slice(0, 2).map(({ maps: { weights } }) => weights.largest));
-    this.#shown = maps.map((content, place) => ({ ...this.#panes[place], ...content, map: content.maps.weights }));
+    if (!this.#kept || !now.labels.length) return;
+    const pair = [this.#kept, { title: this.#explorer.title, ...now }].map(({ maps, request, ...rest }) => {
+      return { ...rest, map: maps.weights, words: request.text, isSigned: false };
+    });
+    const isSameText = String(now.labels) === String(this.#kept.labels);
+    const all = isSameText ? [...pair, differenceOf(...pair)] : pair;
+    const high = Math.max(...pair.map(({ map }) => map.largest));
+    this.#shown = all.map((content, place) => ({ ...this.#panes[place], ...content }));
     byId("compare").hidden = false;
     byId("compare-panes").replaceChildren(...this.#shown.map(({ figure }) => figure));
-    for (const pane of this.#shown) {
-      const text = pane.isSigned ? "blue: more, orange: less" : shorten(pane.request.text);
-      pane.caption.replaceChildren(pane.title, quiet(text));
-      pane.drawing.show(modelOf(pane, pane.isSigned ? pane.map.largest : high));
+    for (const { caption, title, words, drawing, map, isSigned, ...tokens } of this.#shown) {
+      caption.replaceChildren(title, quiet(words));
+      drawing.show(ofOneText(map, tokens, { isSigned, high: isSigned ? map.largest : high }));
     }
     this.#read();
-  }
-
-  #keep() {
-    if (!this.#explorer.large?.labels.length) return;
-    this.#kept = { title: this.#explorer.title, ...this.#explorer.large };
-    this.draw();
-  }
-
-  #pane(name) {
-    const [caption, host] = [element("figcaption"), element("div", { class: "drawing" })];
-    const figure = element("figure", { class: "pane" }, caption, host);
-    return { figure, caption, drawing: new Matrix(host, this.#pointer, { name }) };
   }
 
   #read() {
@@ -79,25 +73,14 @@ export class ComparePanel {
   }
 }
 
-function differenceOf(first, second) {
-  const [a, b] = [first.maps.weights, second.maps.weights];
-  const weights = new NumberMap(b.values.map((value, cell) => value - a.values[cell]), a.rows, a.columns);
-  return { ...second, title: DIFFERENCE, isSigned: true, maps: { weights } };
+function differenceOf({ map: first }, { map: second, ...tokens }) {
+  const values = second.values.map((value, cell) => value - first.values[cell]);
+  const map = new NumberMap(values, second.rows, second.columns);
+  return { ...tokens, map, title: DIFFERENCE, words: "blue: more, orange: less", isSigned: true };
 }
 
 /** How far rows are apart: half the sum of absolute differences, 0 for equal rows and 1 for rows that share no token. */
 function distanceOf(map) {
-  const half = map.values.reduce((total, value) => total + Math.abs(value), 0) / 2 / Math.max(1, map.rows);
+  const half = map.values.reduce((total, value) => total + Math.abs(value), 0) / 2 / map.rows;
   return `On average ${formatNumber(half)} of a row's weight lies on other tokens. Point at a cell to read its numbers.`;
-}
-
-function modelOf({ map, labels, offsets, isSigned = false }, high) {
-  const special = offsets.map(([start, end]) => start === end);
-  const palette = isSigned ? signedPalette(shownTheme()) : amountPalette(shownTheme());
-  return ofOneText(map, { labels, special, palette, high, signed: isSigned });
-}
-
-function shorten(text) {
-  const letters = [...text];
-  return letters.length > SHOWN_LETTERS ? `${letters.slice(0, SHOWN_LETTERS).join("")}…` : text;
 }

@@ -2,12 +2,9 @@
 
 export const byId = (id) => document.getElementById(id);
 
-/** A new element with properties (`class`, `data` and `aria` among them) and children. */
-export function element(name, { class: className, data = {}, aria = {}, role, ...properties } = {}, ...children) {
+/** A new element with properties (`data` for its data-* attributes) and children. */
+export function element(name, { data = {}, ...properties } = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
-  if (className) made.className = className;
-  if (role) made.setAttribute("role", role);
-  for (const [key, value] of Object.entries(aria)) made.setAttribute(`aria-${key}`, value);
   Object.assign(made.dataset, data);
   made.append(...children);
   return made;
@@ -20,13 +17,60 @@ export function button(textContent, onclick, properties = {}) {
 
 /** Words of little weight. */
 export function quiet(textContent, name = "span") {
-  return element(name, { class: "quiet small", textContent });
+  return element(name, { className: "quiet small", textContent });
 }
 
-/** Two tokens, each in its own direction of writing. */
+/** A reader's or a model's word, in its own direction of writing. */
+export function bdi(textContent, className = "") {
+  return element("bdi", { className, textContent });
+}
+
+/** Two tokens. */
 export function tokenPair(first, between, second) {
-  const [one, other] = [first, second].map((textContent) => element("bdi", { textContent }));
-  return element("span", { class: "mono" }, one, ` ${between} `, other);
+  return element("span", { className: "mono" }, bdi(first), ` ${between} `, bdi(second));
+}
+
+/** Four decimals, or four digits where that would show none. */
+export function formatNumber(value) {
+  const size = Math.abs(value);
+  if (size !== 0 && size < 0.001) return value.toExponential(2);
+  return size < 10 ? value.toFixed(4) : value.toFixed(2);
+}
+
+/** A number that a readout is about. */
+export function bold(value, properties = {}) {
+  return element("b", { textContent: formatNumber(value), ...properties });
+}
+
+/** A row of a table: its name, and cells of numbers or of something else. */
+export function tableRow(name, ...cells) {
+  const cell = (one) => {
+    if (typeof one !== "number") return element("td", {}, one);
+    return element("td", { className: "number", textContent: formatNumber(one) });
+  };
+  return element("tr", {}, element("th", { scope: "row" }, name), ...cells.map(cell));
+}
+
+/** A figure: a caption, and below it the place for a drawing. */
+export function pane(...words) {
+  const [caption, host] = [element("figcaption", {}, ...words), element("div")];
+  return { figure: element("figure", { className: "pane" }, caption, host), caption, host };
+}
+
+/** List entries of [name, number], each with a bar as long as its `size` is of the largest. */
+export function bars(entries, size = (value) => Math.max(0, value)) {
+  const most = Math.max(...entries.map(([, value]) => size(value))) || 1;
+  return entries.map(([name, value]) => {
+    const item = element("li", {}, name, element("span", { className: "number", textContent: formatEffect(value) }));
+    item.style.setProperty("--share", size(value) / most);
+    return item;
+  });
+}
+
+/** Four decimals, or six where that would show little. */
+export function formatEffect(value) {
+  const size = Math.abs(value);
+  return size >= 0.001 || size < 1e-6 ? value.toFixed(4) : value.toFixed(6);
 }
 
 /**
@@ -34,29 +78,7 @@ export function tokenPair(first, between, second) {
  * to one request.
  */
 export function showBusy(section, isBusy) {
-  section.setAttribute("aria-busy", isBusy);
+  section.ariaBusy = isBusy;
   const pending = [...document.querySelectorAll("main [aria-busy=true]")].some((one) => !one.hidden);
   for (const button of document.querySelectorAll("[data-saves]")) button.disabled = pending;
-}
-
-/** Calls `draw` once in the next frame, however often it is asked to. */
-export function oncePerFrame(draw) {
-  let frame = 0;
-  return () => {
-    frame ||= requestAnimationFrame(() => {
-      frame = 0;
-      draw();
-    });
-  };
-}
-
-/** Sizes a canvas for the screen's pixels; what is drawn in its context is in CSS pixels. */
-export function prepareCanvas(canvas, width, height, ratio = window.devicePixelRatio || 1) {
-  canvas.width = Math.max(1, Math.round(width * ratio));
-  canvas.height = Math.max(1, Math.round(height * ratio));
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
-  const context = canvas.getContext("2d");
-  context.scale(ratio, ratio);
-  return context;
 }

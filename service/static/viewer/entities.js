@@ -1,16 +1,14 @@
 // The entities that a model finds in a text, as marks in it: each with its label, its score on request, and, once it is
 // chosen, the words that carry its label.
 
-import { explainLabel, findEntities } from "./api.js";
-import { byId, element, quiet, showBusy } from "./dom.js";
-import { formatNumber } from "./ink.js";
-import { describeFailure } from "./notices.js";
-import { Turn, whileBusy } from "./turns.js";
+import { ask } from "./api.js";
+import { Section } from "./asking.js";
+import { bdi, byId, element, formatNumber, quiet } from "./dom.js";
 
 const WORDS_SHOWN = 6;
 
 export class EntitiesView {
-  #turn = new Turn();
+  #section = new Section("entities", "entities-note");
   #explains;
 
   /** @param {boolean} explains whether the artifact has the graph that explains a label */
@@ -19,11 +17,11 @@ export class EntitiesView {
   }
 
   async load(text) {
-    byId("entities").hidden = false;
     byId("entities-text").textContent = text; // not the marks of the text before
     byId("entities-note").textContent = "";
-    await this.#ask(async (signal) => {
-      const found = await findEntities(text, signal);
+    await this.#section.ask(async (signal) => {
+      const body = { inputs: text, level: "tokens", aggregation: "first" };
+      const found = await ask("predict", { body, signal });
       const choose = this.#explains && ((mark, entity) => this.#choose(mark, entity, text));
       byId("entities-text").replaceChildren(...marked(Array.from(text), found, choose));
       const hint = choose ? "Choose an entity to see which words carry its label." : "";
@@ -32,23 +30,14 @@ export class EntitiesView {
   }
 
   stop() {
-    this.#turn.end();
-    byId("entities").hidden = true;
-    showBusy(byId("entities"), false);
+    this.#section.stop();
   }
 
   async #choose(mark, entity, text) {
-    for (const one of byId("entities-text").querySelectorAll("mark")) one.setAttribute("aria-pressed", one === mark);
-    await this.#ask(async (signal) => {
-      byId("entities-note").replaceChildren(...carriers(await explainLabel(text, entity.start, signal)));
-    });
-  }
-
-  /** Waits for an answer that a later request makes needless, or says what failed. */
-  async #ask(answer) {
-    const signal = this.#turn.begin();
-    await whileBusy(byId("entities"), signal, () => answer(signal), (error) => {
-      byId("entities-note").textContent = describeFailure(error);
+    for (const one of byId("entities-text").querySelectorAll("mark")) one.ariaPressed = one === mark;
+    await this.#section.ask(async (signal) => {
+      const body = { a: text, at: entity.start, through: "network", level: "word" };
+      byId("entities-note").replaceChildren(...carriers(await ask("explain", { body, signal })));
     });
   }
 }
@@ -59,7 +48,7 @@ function carriers({ labels, logits, contributions, text }) {
   const parts = [...text.words, "biases"].map((word, index) => ({ word, value: contributions[best][index] }));
   const largest = parts.sort((one, other) => Math.abs(other.value) - Math.abs(one.value)).slice(0, WORDS_SHOWN);
   const shown = largest.flatMap(({ word, value }) => [
-    element("span", { class: "carrier" }, element("bdi", { textContent: word }), " ", quiet(formatNumber(value))),
+    element("span", { className: "carrier" }, bdi(word), " ", quiet(formatNumber(value))),
     " ",
   ]);
   const others = logits[best] - largest.reduce((sum, { value }) => sum + value, 0);
@@ -77,7 +66,7 @@ function marked(characters, entities, choose) {
     end = Math.max(end, entity.end);
     const title = `${entity.entity_group} ${formatNumber(entity.score)}`;
     const label = element("small", { textContent: entity.entity_group });
-    const mark = element("mark", { title }, element("bdi", { textContent: characters.slice(start, end).join("") }), label);
+    const mark = element("mark", { title }, bdi(characters.slice(start, end).join("")), label);
     if (choose) makeButton(mark, () => choose(mark, entity));
     parts.push(mark);
   }
@@ -86,8 +75,7 @@ function marked(characters, entities, choose) {
 
 /** A mark that can be chosen: a `button` would break the text's lines around it. */
 function makeButton(mark, onChoose) {
-  Object.assign(mark, { role: "button", tabIndex: 0, ariaPressed: "false" });
-  mark.addEventListener("click", onChoose);
+  Object.assign(mark, { role: "button", tabIndex: 0, ariaPressed: "false", onclick: onChoose });
   mark.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
     event.preventDefault();

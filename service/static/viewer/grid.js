@@ -1,8 +1,9 @@
 // All layers and heads as small maps, by layer or in a given order, and the rollout, if any, below them. Arrow keys move,
 // Enter or a click opens.
 
-import { element } from "./dom.js";
+import { button, element } from "./dom.js";
 import { shrink, toImage } from "./maps.js";
+import { amountPalette } from "./theme.js";
 
 /** Which key and value head each query head of a layer reads, by the network's configuration. */
 function headGroups(config, layer) {
@@ -17,32 +18,34 @@ const ROLLOUT = "Rollout through all layers";
 const TILE_CELLS = 64; // rows and columns of a small map at most
 
 export class HeadGrid {
-  #host;
+  #state;
   #grid;
   #columns;
-  #onOpen;
+  #opens;
   #tiles = new Map(); // by "layer.head", and "rollout"
   #layers; // tiles by layer
   #rows = []; // tiles as they are shown
   #order = null;
-  #open = "";
 
   /**
    * @param {object} config the network's: its heads, and which of them read the same keys and values
-   * @param {(place: {map: string, layer?: number, head?: number}) => void} onOpen
-   * @param {{name?: string, hasRollout?: boolean}} options what the maps are of, for those who do not see them
+   * @param {{name?: string, hasRollout?: boolean, opens?: object}} options what the maps are of, for those who do not see
+   *   them; and what choosing one sets of the state beside its place
    */
-  constructor(host, config, onOpen, { name = "Heads of all layers", hasRollout = true } = {}) {
-    this.#host = host;
-    this.#onOpen = onOpen;
+  constructor(host, config, state, { name = "Heads of all layers", hasRollout = true, opens = {} } = {}) {
+    this.#state = state;
+    this.#opens = opens;
     const headCounts = config.num_heads;
     this.#columns = Math.max(...headCounts);
-    this.#grid = element("div", { class: "heads", role: "grid", aria: { label: name } });
+    this.#grid = element("div", { className: "heads", role: "grid", ariaLabel: name });
     this.#grid.style.setProperty("--columns", this.#columns);
     this.#layers = headCounts.map((_, layer) => this.#tilesOf(layer, headGroups(config, layer)));
-    this.#host.replaceChildren(this.#grid, ...(hasRollout ? [this.#rollout()] : []));
+    host.replaceChildren(this.#grid, ...(hasRollout ? [this.#rollout()] : []));
     this.#grid.addEventListener("keydown", (event) => this.#move(event));
+    state.on(["layer", "head", "map", "off"], () => this.#mark());
+    state.on(["shared"], () => this.paint());
     this.#fill();
+    this.#mark();
   }
 
   /** Shows the tiles in the order of `keys`, which may leave some out; null shows them by layer. */
@@ -74,17 +77,20 @@ export class HeadGrid {
     this.#tiles.get("rollout").button.classList.remove("waiting");
   }
 
-  /** Keeps a small copy of a map; `paint` shows it. */
-  put(key, map) {
-    const tile = this.#tiles.get(key);
-    if (!tile) return;
-    tile.map = shrink(map, TILE_CELLS, TILE_CELLS);
-    tile.button.classList.remove("waiting");
+  /** @param {[string, NumberMap][]} maps which are kept small, and shown */
+  put(maps) {
+    for (const [key, map] of maps) {
+      const tile = this.#tiles.get(key);
+      tile.map = shrink(map, TILE_CELLS, TILE_CELLS);
+      tile.button.classList.remove("waiting");
+    }
+    this.paint(this.#state.values.shared ? undefined : maps.map(([key]) => key));
   }
 
-  /** Draws the tiles, all of them or some; with `isShared` one number has one colour in all of them. */
-  paint({ palette, isShared, keys = this.#tiles.keys() }) {
+  /** Draws the tiles, all of them or some; one number has one colour in all of them if the reader wants it so. */
+  paint(keys = this.#tiles.keys()) {
     const largest = Math.max(0, ...this.keys.map((key) => this.#tiles.get(key).map?.largest ?? 0));
+    const palette = amountPalette();
     for (const key of keys) {
       const { map, canvas } = this.#tiles.get(key);
       if (!map) continue; // not there yet
@@ -92,18 +98,17 @@ export class HeadGrid {
       canvas.height = map.rows;
       if (!map.values.length) continue; // nothing is left of the text without its special tokens
       canvas.style.setProperty("--ratio", map.columns / map.rows);
-      const high = isShared && key !== "rollout" ? largest : map.largest;
-      canvas.getContext("2d").putImageData(toImage(map, { palette, high, signed: false, threshold: 0 }), 0, 0);
+      const high = this.#state.values.shared && key !== "rollout" ? largest : map.largest;
+      canvas.getContext("2d").putImageData(toImage(map, { palette, high, isSigned: false, threshold: 0 }), 0, 0);
     }
   }
 
   /** Marks which tile is shown large, and which heads are switched off. */
-  mark(openKey, off) {
+  #mark() {
     for (const [key, { button }] of this.#tiles) {
-      button.setAttribute(key === "rollout" ? "aria-pressed" : "aria-selected", String(key === openKey));
-      button.classList.toggle("off", off.includes(key));
+      button[key === "rollout" ? "ariaPressed" : "ariaSelected"] = key === this.#state.key;
+      button.classList.toggle("off", this.#state.values.off.includes(key));
     }
-    this.#open = openKey;
     this.#setTabStop();
   }
 
@@ -123,47 +128,45 @@ export class HeadGrid {
   }
 
   #rollout() {
-    const { button } = this.#tile("rollout", ROLLOUT, { map: "rollout" });
-    button.removeAttribute("role");
-    button.append(element("span", { textContent: ROLLOUT }));
-    button.classList.add("wide");
-    return button;
+    const tile = this.#tile("rollout", ROLLOUT, { map: "rollout" });
+    tile.role = null; // it stands below the grid
+    tile.append(element("span", { textContent: ROLLOUT }));
+    tile.classList.add("wide");
+    return tile;
   }
 
   /** One tile of the grid, the open one if it is shown, is reached with the Tab key. */
   #setTabStop() {
     const shown = this.#rows.flat();
     for (const key of this.keys) this.#tiles.get(key).button.tabIndex = -1;
-    const open = this.#tiles.get(this.#open)?.button;
+    const open = this.#tiles.get(this.#state.key)?.button;
     const first = shown.includes(open) ? open : shown[0];
     if (first) first.tabIndex = 0;
   }
 
   #fill() {
     const places = this.#order?.map((key) => this.#tiles.get(key).button);
+    const starts = places?.map((_, place) => place).filter((place) => place % this.#columns === 0);
     this.#grid.classList.toggle("sorted", Boolean(places));
-    if (!places) {
-      this.#rows = this.#layers;
-      const rows = this.#layers.map((tiles, layer) => this.#row(`L${layer}`, `Layer ${layer}`, tiles));
-      return this.#grid.replaceChildren(this.#heading(), ...rows);
-    }
-    const starts = places.map((_, place) => place).filter((place) => place % this.#columns === 0);
-    this.#rows = starts.map((start) => places.slice(start, start + this.#columns));
-    const rows = this.#rows.map((tiles, row) => this.#row(starts[row] + 1, `From place ${starts[row] + 1}`, tiles));
-    this.#grid.replaceChildren(...rows);
+    this.#rows = starts?.map((start) => places.slice(start, start + this.#columns)) ?? this.#layers;
+    const rows = this.#rows.map((tiles, row) => {
+      if (!places) return this.#row(`L${row}`, `Layer ${row}`, tiles);
+      return this.#row(starts[row] + 1, `From place ${starts[row] + 1}`, tiles);
+    });
+    this.#grid.replaceChildren(...(places ? [] : [this.#heading()]), ...rows);
   }
 
   #heading() {
     const heading = (textContent) => element("span", { role: "columnheader", textContent });
     const names = Array.from({ length: this.#columns }, (_, head) => heading(head));
-    const corner = element("span", { role: "columnheader" }, element("span", { class: "sr", textContent: "Layer" }));
-    return element("div", { class: "heads-row heading", role: "row" }, corner, ...names);
+    const corner = element("span", { role: "columnheader" }, element("span", { className: "sr", textContent: "Layer" }));
+    return element("div", { className: "heads-row heading", role: "row" }, corner, ...names);
   }
 
   #row(textContent, title, tiles) {
     const name = element("span", { role: "rowheader", textContent, title });
-    const nothing = element("span", { role: "gridcell", class: "quiet small none", textContent: "no heads left" });
-    return element("div", { class: "heads-row", role: "row" }, name, ...(tiles.length ? tiles : [nothing]));
+    const nothing = element("span", { role: "gridcell", className: "quiet small none", textContent: "no heads left" });
+    return element("div", { className: "heads-row", role: "row" }, name, ...(tiles.length ? tiles : [nothing]));
   }
 
   #tilesOf(layer, groups) {
@@ -171,26 +174,25 @@ export class HeadGrid {
     return groups.map((group, head) => {
       const shared = isGrouped ? `, keys and values ${group}` : "";
       const name = `Layer ${layer}, head ${head}${shared}`;
-      const { button } = this.#tile(`${layer}.${head}`, name, { map: "head", layer, head });
-      button.classList.toggle("group-start", isGrouped && head > 0 && groups[head - 1] !== group);
-      button.append(element("span", { class: "key", textContent: `${layer}.${head}`, aria: { hidden: true } }));
-      return button;
+      const tile = this.#tile(`${layer}.${head}`, name, { map: "head", layer, head });
+      tile.classList.toggle("group-start", isGrouped && head > 0 && groups[head - 1] !== group);
+      tile.append(element("span", { className: "key", textContent: `${layer}.${head}`, ariaHidden: true }));
+      return tile;
     });
   }
 
   #tile(key, name, place) {
     const canvas = element("canvas", { width: 1, height: 1 });
-    const names = { title: name, aria: { label: name }, data: { key } };
-    const button = element("button", { type: "button", role: "gridcell", class: "tile waiting", ...names }, canvas);
-    button.addEventListener("click", () => this.#onOpen(place));
-    const tile = { button, canvas, map: null };
-    this.#tiles.set(key, tile);
+    const onclick = () => this.#state.set({ ...place, ...this.#opens });
+    const named = { title: name, ariaLabel: name, data: { key } };
+    const tile = button("", onclick, { role: "gridcell", className: "tile waiting", ...named });
+    tile.append(canvas);
+    this.#tiles.set(key, { button: tile, canvas, map: null });
     return tile;
   }
 
   #move(event) {
     const row = this.#rows.findIndex((tiles) => tiles.includes(event.target));
-    if (row < 0) return;
     const to = this.#target(event, row, this.#rows[row].indexOf(event.target));
     if (!to) return;
     event.preventDefault();

@@ -1,8 +1,9 @@
 // A map as lines from queries (left) to keys (right), in canvas. Only the part in view is drawn, and of very many lines
 // only the strongest.
 
-import { element, oncePerFrame, prepareCanvas } from "./dom.js";
-import { LABEL_FONT, fit, pageInk, widest } from "./ink.js";
+import { LABEL_FONT, fit, oncePerFrame, prepareCanvas, widest } from "./canvas.js";
+import { element } from "./dom.js";
+import { pageInk } from "./theme.js";
 
 const MOST_LINES = 6000;
 const SHADES = 12;
@@ -20,14 +21,13 @@ export class Lines {
   #pointer;
   #model = null;
   #lines = [];
-  #base = null; // {key, lines, image}
   #draw = oncePerFrame(() => this.#paintView());
 
   constructor(host, pointer, { name }) {
-    this.#canvas = element("canvas", { class: "lines", role: "img", aria: { label: `${name}, as lines` } });
+    this.#canvas = element("canvas", { className: "lines", role: "img", ariaLabel: `${name}, as lines` });
     this.#rest = element("div");
-    this.#box = element("div", { class: "lines-box" }, this.#canvas, this.#rest);
-    this.#caption = element("p", { class: "quiet small" });
+    this.#box = element("div", { className: "lines-box" }, this.#canvas, this.#rest);
+    this.#caption = element("p", { className: "quiet small" });
     this.#host = host;
     this.#pointer = pointer;
     host.append(this.#box, this.#caption);
@@ -49,8 +49,7 @@ export class Lines {
 
   paint(context, width) {
     const view = { width, height: this.heightAt(), from: 0 };
-    const base = makeBase(this.#model, this.#lines, view, context.getTransform().a);
-    paintLines(context, this.#model, view, this.#pointer.place, base);
+    paintLines(context, this.#model, this.#lines, view, this.#pointer.place);
   }
 
   /** Which tokens are in a picture; "" if all are. */
@@ -73,51 +72,33 @@ export class Lines {
     if (!this.view) return;
     const context = prepareCanvas(this.#canvas, this.view.width, this.view.height);
     const view = { ...this.view, from: this.#box.scrollTop };
-    paintLines(context, this.#model, view, this.#pointer.place, this.#baseOf(view));
-  }
-
-  /** All lines of a view, kept as long as it stays: moving the pointer strokes none of them again. */
-  #baseOf(view) {
-    const key = [view.from, view.width, view.height, window.devicePixelRatio, pageInk().accent].join(" ");
-    if (this.#base?.key !== key || this.#base.lines !== this.#lines) {
-      this.#base = { key, lines: this.#lines, image: makeBase(this.#model, this.#lines, view) };
-    }
-    return this.#base.image;
+    paintLines(context, this.#model, this.#lines, view, this.#pointer.place);
   }
 
   #listen() {
     const point = (event) => this.#tokenAt(event.offsetX, event.offsetY);
     this.#box.addEventListener("scroll", () => this.#draw(), { passive: true });
-    this.#canvas.addEventListener("pointermove", (event) => this.#pointer.hover(...point(event)));
-    this.#canvas.addEventListener("pointerleave", () => this.#pointer.leave());
-    this.#canvas.addEventListener("click", (event) => this.#pointer.pin(...point(event)));
+    this.#canvas.addEventListener("pointermove", (event) => this.#pointer.hover(point(event)));
+    this.#canvas.addEventListener("pointerleave", () => this.#pointer.hover());
+    this.#canvas.addEventListener("click", (event) => this.#pointer.pin(point(event)));
   }
 
   #tokenAt(x, y) {
     const index = Math.floor((y + this.#box.scrollTop) / rowHeight(this.#model));
-    if (x < this.view.width / 3) return [index < this.#model.map.rows ? index : null, null];
-    if (x > (2 * this.view.width) / 3) return [null, index < this.#model.map.columns ? index : null];
-    return [null, null];
+    const { rows, columns } = this.#model.map;
+    if (x < this.view.width / 3) return { row: index < rows ? index : null };
+    if (x > (2 * this.view.width) / 3) return { column: index < columns ? index : null };
+    return {};
   }
 }
 
-/**
- * Cells of at least `threshold`, as [row, column, value]; of more than `most`, about the `most` largest.
- * A histogram finds the cut without sorting hundreds of thousands of numbers.
- */
+/** Cells of at least `threshold`, as [row, column, value]; of more than `most`, the `most` largest. */
 export function strongest(map, threshold, most) {
-  const bins = new Uint32Array(1024);
-  const binOf = (value) => Math.min(1023, Math.floor((value / (map.largest || 1)) * 1024));
-  for (const value of map.values) if (value >= threshold && value > 0) bins[binOf(value)] += 1;
-  let cut = 1023;
-  let count = bins[cut];
-  while (cut > 0 && count + bins[cut - 1] <= most) count += bins[(cut -= 1)];
+  const least = Math.max(threshold, map.values.toSorted().at(-most) ?? 0);
   const found = [];
   for (let cell = 0; cell < map.values.length && found.length < most; cell += 1) {
     const value = map.values[cell];
-    if (value > 0 && value >= threshold && binOf(value) >= cut) {
-      found.push([Math.floor(cell / map.columns), cell % map.columns, value]);
-    }
+    if (value > 0 && value >= least) found.push([Math.floor(cell / map.columns), cell % map.columns, value]);
   }
   return found;
 }
@@ -138,34 +119,22 @@ function heightOf(model) {
   return Math.max(model.map.rows, model.map.columns) * rowHeight(model);
 }
 
-function shapeOf(context, model, view) {
-  context.font = LABEL_FONT;
+function shapeOf(model, view) {
   const most = Math.min(LONGEST_LABEL, view.width * 0.34);
-  const left = widest(context, model.rowLabels, most) + 10;
-  const right = view.width - widest(context, model.columnLabels, most) - 10;
+  const left = widest(model.rows.labels, most) + 10;
+  const right = view.width - widest(model.columns.labels, most) - 10;
   return { ...view, left, right, step: rowHeight(model) };
 }
 
-function makeBase(model, lines, view, ratio) {
-  const canvas = element("canvas");
-  const context = prepareCanvas(canvas, view.width, view.height, ratio);
-  strokeAll(context, lines, shapeOf(context, model, view), { colour: pageInk().accent, high: model.high });
-  return canvas;
-}
-
-function paintLines(context, model, view, place, base) {
+function paintLines(context, model, lines, view, place) {
   const ink = pageInk();
-  const shape = shapeOf(context, model, view);
-  const { left, right } = shape;
+  const shape = shapeOf(model, view);
   const isPointed = place.row !== null || place.column !== null;
-  context.globalAlpha = isPointed ? DIMMED : 1;
-  context.drawImage(base, 0, 0, view.width, view.height);
-  context.globalAlpha = 1;
-  if (isPointed) strokeAll(context, linesOf(model, place), shape, { colour: ink.accent, high: model.high });
-  const shares = { rows: sharesOf(model, place, "row"), columns: sharesOf(model, place, "column") };
-  paintLabels(context, { ...shape, ink, at: left, align: "right" }, model.rowLabels, model.rowSpecial, shares.rows);
-  const end = { ...shape, ink, at: right, align: "left" };
-  paintLabels(context, end, model.columnLabels, model.columnSpecial, shares.columns);
+  context.strokeStyle = ink.accent;
+  strokeAll(context, lines, shape, model.high, isPointed ? DIMMED : 1);
+  if (isPointed) strokeAll(context, linesOf(model, place), shape, model.high, 1);
+  paintLabels(context, shape, ink, model.rows, "right", sharesOf(model, place, "row"));
+  paintLabels(context, shape, ink, model.columns, "left", sharesOf(model, place, "column"));
 }
 
 /** Every line of the token under the pointer, also those that were too many to draw. */
@@ -176,17 +145,15 @@ function linesOf({ map, threshold }, { row, column }) {
 }
 
 /** How strongly each label of one side is tinted: the one pointed at wholly, the others by their weight. */
-function sharesOf({ map, high }, { row, column }, axis) {
-  const [own, other, line] = axis === "row" ? [row, column, "column"] : [column, row, "row"];
-  if (own !== null) return (index) => (index === own ? 1 : 0);
-  if (other === null) return () => 0;
-  const values = map[line](other);
-  return (index) => values[index] / (high || 1);
+function sharesOf({ map, high }, place, axis) {
+  if (place[axis] !== null) return (index) => (index === place[axis] ? 1 : 0);
+  const values = map.line(place);
+  return (index) => (values ? values[index] / (high || 1) : 0);
 }
 
 /** One path a shade of strength: a handful of strokes for thousands of lines. */
-function strokeAll(context, lines, { left, right, step, from, height }, { colour, high }) {
-  const paths = Array.from({ length: SHADES }, () => null);
+function strokeAll(context, lines, { left, right, step, from, height }, high, strength) {
+  const paths = Array.from({ length: SHADES }, () => new Path2D());
   const middle = (left + right) / 2;
   for (const [row, column, value] of lines) {
     const start = (row + 0.5) * step - from;
@@ -194,24 +161,22 @@ function strokeAll(context, lines, { left, right, step, from, height }, { colour
     if ((start < 0 && end < 0) || (start > height && end > height)) continue;
     const leaves = start < 0 || end < 0 || start > height || end > height;
     const shade = Math.min(SHADES - 1, Math.floor((value / high) * SHADES * (leaves ? LEAVING : 1)));
-    const path = (paths[shade] ??= new Path2D());
-    path.moveTo(left, start);
-    path.bezierCurveTo(middle, start, middle, end, right, end);
+    paths[shade].moveTo(left, start);
+    paths[shade].bezierCurveTo(middle, start, middle, end, right, end);
   }
-  context.strokeStyle = colour;
   paths.forEach((path, shade) => {
-    if (!path) return;
-    context.globalAlpha = (shade + 0.5) / SHADES;
+    context.globalAlpha = (strength * (shade + 0.5)) / SHADES;
     context.lineWidth = 0.75 + (2 * (shade + 0.5)) / SHADES;
     context.stroke(path);
   });
   context.globalAlpha = 1;
 }
 
-function paintLabels(context, { step, from, height, ink, at, align, width }, labels, special, share) {
+/** The labels of one side, on the tint of their part of the picture. */
+function paintLabels(context, { step, from, height, left, right, width }, ink, { labels, special }, align, share) {
+  const [start, room, edge] = align === "right" ? [0, left, left - 5] : [right, width - right, right + 5];
   const first = Math.max(0, Math.floor(from / step));
   const last = Math.min(labels.length, Math.ceil((from + height) / step));
-  const room = (align === "right" ? at : width - at) - 8;
   context.font = LABEL_FONT;
   context.textBaseline = "middle";
   context.textAlign = align;
@@ -220,9 +185,9 @@ function paintLabels(context, { step, from, height, ink, at, align, width }, lab
     const tint = Math.max(0, Math.min(1, share(index)));
     context.globalAlpha = 0.45 * tint;
     context.fillStyle = ink.accent;
-    context.fillRect(align === "right" ? 0 : at, top + 1, align === "right" ? at : width - at, step - 2);
+    context.fillRect(start, top + 1, room, step - 2);
     context.globalAlpha = 1;
     context.fillStyle = special[index] ? `color-mix(in oklab, ${ink.ink} ${100 * tint}%, ${ink.quiet})` : ink.ink;
-    context.fillText(fit(context, labels[index], room), align === "right" ? at - 5 : at + 5, top + step / 2 + 0.5);
+    context.fillText(fit(context, labels[index], room - 8), edge, top + step / 2 + 0.5);
   }
 }

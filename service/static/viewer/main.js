@@ -1,19 +1,15 @@
 // Starts the page: what it can do without the service first, the rest once the service has said what it is.
 
-import { ApiError, getDocument, hasKey, listenForRefusedKey, listenForWaiting, useKey } from "./api.js";
-import { bindChoices, bindExamples, bindTexts, takeExample, writeLink } from "./controls.js";
+import { ask, hasKey, listen, useKey } from "./api.js";
+import { Notices, Turn, attempt, describeFailure } from "./asking.js";
+import { bindChoices, bindExamples, bindTexts, writeLink } from "./controls.js";
 import { byId } from "./dom.js";
-import { fromHash } from "./link.js";
-import { examplesOf } from "./examples.js";
-import { jsonFile } from "./keep.js";
-import { Notices, describeFailure } from "./notices.js";
 import { Page } from "./page.js";
-import { State } from "./state.js";
+import { State, fromHash } from "./state.js";
 import { bindTheme } from "./theme.js";
-import { Turn } from "./turns.js";
 
 const state = new State({ ...fromHash(location.hash), ...history.state });
-const notices = new Notices(byId("notices"));
+const notices = new Notices();
 const starting = new Turn();
 let page = null;
 
@@ -21,10 +17,12 @@ bindTheme(byId("theme"), () => page?.redraw());
 bindChoices(state);
 bindTexts(state);
 bindKeyForm();
-listenForRefusedKey(() => (byId("key-form").hidden = false));
-listenForWaiting((seconds) => {
-  if (seconds) notices.show("busy", `The server is busy; the page asks again in ${seconds} s.`, { kind: "note" });
-  else notices.clear("busy");
+listen({
+  onRefusedKey: () => (byId("key-form").hidden = false),
+  onWaiting: (seconds) => {
+    if (seconds) notices.show("busy", `The server is busy; the page asks again in ${seconds} s.`, { kind: "note" });
+    else notices.clear("busy");
+  },
 });
 for (const id of ["info", "report"]) bindLink(byId(id));
 const isFirstVisit = !history.state && !state.values.a && !state.values.b;
@@ -33,22 +31,16 @@ start();
 
 /** Asks the service what it is, then shows the page's lower half. */
 async function start() {
-  const signal = starting.begin();
-  let info;
-  try {
-    info = await getDocument("info", signal);
-  } catch (error) {
-    if (signal.aborted) return;
-    if (!(error instanceof ApiError)) throw error;
-    notices.show("start", describeFailure(error), { action: { name: "Try again", run: start } });
-    return;
-  }
-  notices.clear("start");
-  byId("key-form").hidden = true;
-  const examples = examplesOf(info);
-  bindExamples(state, examples, info.manifest.model);
-  if (isFirstVisit && !state.text.trim() && !location.hash) takeExample(state, examples[0], info.manifest.model);
-  page = new Page({ state, info, notices });
+  const show = async (signal) => {
+    const info = await ask("info", { signal });
+    notices.clear("start");
+    byId("key-form").hidden = true;
+    const showFirst = bindExamples(state, info.manifest);
+    if (isFirstVisit && !state.text.trim() && !location.hash) showFirst();
+    page = new Page({ state, info, notices });
+  };
+  const fail = (error) => notices.show("start", describeFailure(error), { action: { name: "Try again", run: start } });
+  await attempt(show, fail, starting.begin());
 }
 
 function bindKeyForm() {
@@ -70,11 +62,10 @@ function bindLink(link) {
     if (!hasKey()) return;
     event.preventDefault();
     notices.clear("link");
-    try {
-      window.open(URL.createObjectURL(jsonFile(await getDocument(link.getAttribute("href")))));
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-      notices.show("link", describeFailure(error));
-    }
+    const open = async () => {
+      const document = JSON.stringify(await ask(link.getAttribute("href")));
+      window.open(URL.createObjectURL(new Blob([document], { type: "application/json" })));
+    };
+    await attempt(open, (error) => notices.show("link", describeFailure(error)));
   });
 }

@@ -1,6 +1,6 @@
-// One map of numbers, queries by keys, and what is drawn from it.
+// One map of numbers, queries by keys; what is drawn from it, and what is pointed at in it.
 
-import { paletteIndex } from "./palette.js";
+import { amountPalette, paletteIndex, signedPalette } from "./theme.js";
 
 /** Numbers row by row. */
 export class NumberMap {
@@ -16,6 +16,11 @@ export class NumberMap {
     this.largest = values.reduce((largest, value) => Math.max(largest, Math.abs(value)), 0);
   }
 
+  /** @param {number[][]} rows */
+  static of(rows) {
+    return new NumberMap(Float32Array.from(rows.flat()), rows.length, rows[0]?.length ?? 0);
+  }
+
   at(row, column) {
     return this.values[row * this.columns + column];
   }
@@ -27,32 +32,48 @@ export class NumberMap {
   column(column) {
     return Float32Array.from({ length: this.rows }, (_, row) => this.at(row, column));
   }
+
+  /** The row or column of a place where just one is pointed at; null for any other place. */
+  line({ row, column }) {
+    if ((row === null) === (column === null)) return null;
+    return row !== null ? this.row(row) : this.column(column);
+  }
+
+  /** The number of a place; the sum of a row, a column or all numbers where only that is pointed at. */
+  sum(place) {
+    const { row, column } = place;
+    if (row !== null && column !== null) return this.at(row, column);
+    return sum(this.line(place) ?? this.values);
+  }
+}
+
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+
+/** What each row and each column of numbers adds up to. */
+export function sumsOf(rows) {
+  return { byRow: rows.map(sum), byColumn: rows[0].map((_, column) => sum(rows.map((row) => row[column]))) };
+}
+
+/** Which tokens the tokenizer added: they stand for no part of the text. */
+export function isSpecial(offsets) {
+  return offsets.map(([start, end]) => start === end);
 }
 
 /**
  * A map as drawings show it: with its labels, its scale and what is hidden of it.
  *
  * @param {{labels: string[], special?: boolean[], title: string}} rows, columns `special`: which labels the tokenizer added
- * @param {{palette: Uint8ClampedArray, high?: number, signed?: boolean, threshold?: number}} scale as of `toImage`
+ * @param {{high?: number, isSigned?: boolean, threshold?: number, palette?: Uint8ClampedArray}} scale as of `toImage`;
+ *   the palette is the shown theme's if none is given
  */
-export function drawingModel(map, rows, columns, { palette, high = map.largest, signed = false, threshold = 0 }) {
-  return {
-    map,
-    rowLabels: rows.labels,
-    rowSpecial: rows.special ?? [],
-    rowTitle: rows.title,
-    columnLabels: columns.labels,
-    columnSpecial: columns.special ?? [],
-    columnTitle: columns.title,
-    palette,
-    high,
-    signed,
-    threshold,
-  };
+export function drawingModel(map, rows, columns, scale = {}) {
+  const { high = map.largest, isSigned = false, threshold = 0 } = scale;
+  const { palette = isSigned ? signedPalette() : amountPalette() } = scale;
+  return { map, rows, columns, palette, high, isSigned, threshold };
 }
 
 /** The same of one text's map: rows are queries, columns keys. */
-export function ofOneText(map, { labels, special, ...scale }) {
+export function ofOneText(map, { labels, special }, scale) {
   return drawingModel(map, { labels, special, title: "query" }, { labels, special, title: "key" }, scale);
 }
 
@@ -60,12 +81,6 @@ export function ofOneText(map, { labels, special, ...scale }) {
 export function crop(map, rows, columns) {
   const values = Float32Array.from(rows.flatMap((row) => columns.map((column) => map.at(row, column))));
   return new NumberMap(values, rows.length, columns.length);
-}
-
-/** What each row and each column of numbers adds up to. */
-export function sumsOf(rows) {
-  const sum = (values) => values.reduce((total, value) => total + value, 0);
-  return { byRow: rows.map(sum), byColumn: rows[0].map((_, column) => sum(rows.map((row) => row[column]))) };
 }
 
 /**
@@ -93,22 +108,57 @@ export function shrink(map, mostRows, mostColumns) {
  * One pixel a cell.
  *
  * @param {NumberMap} map
- * @param {{palette: Uint8ClampedArray, high: number, signed: boolean, threshold: number}} scale `high` has the last
+ * @param {{palette: Uint8ClampedArray, high: number, isSigned: boolean, threshold: number}} scale `high` has the last
  *   colour, what is smaller than `threshold` the colour of 0
  */
-export function toImage(map, { palette, high, signed, threshold }) {
+export function toImage(map, { palette, high, isSigned, threshold }) {
   const image = new ImageData(map.columns, map.rows);
   const pixels = new Uint32Array(image.data.buffer);
   const colours = new Uint32Array(palette.buffer);
   for (let cell = 0; cell < pixels.length; cell += 1) {
     const value = Math.abs(map.values[cell]) < threshold ? 0 : map.values[cell];
-    pixels[cell] = colours[paletteIndex(placeOf(value, high, signed))];
+    const share = high ? value / high : 0;
+    pixels[cell] = colours[paletteIndex(isSigned ? (share + 1) / 2 : share)];
   }
   return image;
 }
 
-/** Where in its palette a value stands, 0 to 1. */
-function placeOf(value, high, signed) {
-  const place = high ? value / high : 0;
-  return signed ? (place + 1) / 2 : place;
+const NOTHING = Object.freeze({ row: null, column: null });
+
+/** What is pointed at: a query (row), a key (column), or both. Every drawing of one map shows the same. */
+export class Pointer {
+  #hovered = NOTHING;
+  #pinned = NOTHING;
+  #listeners = [];
+
+  get place() {
+    return this.#hovered === NOTHING ? this.#pinned : this.#hovered;
+  }
+
+  /** @param {{row?: ?number, column?: ?number}} place nothing where both are null, as when the pointer leaves */
+  hover({ row = null, column = null } = NOTHING) {
+    if (row === this.#hovered.row && column === this.#hovered.column) return;
+    this.#hovered = row === null && column === null ? NOTHING : { row, column };
+    this.#tell();
+  }
+
+  /** Keeps a place when the pointer leaves; the same place again lets go of it. */
+  pin({ row = null, column = null }) {
+    const isSame = row === this.#pinned.row && column === this.#pinned.column;
+    this.#pinned = isSame ? NOTHING : { row, column };
+    this.#tell();
+  }
+
+  clear() {
+    this.#hovered = this.#pinned = NOTHING;
+    this.#tell();
+  }
+
+  on(listener) {
+    this.#listeners.push(listener);
+  }
+
+  #tell() {
+    for (const listener of this.#listeners) listener();
+  }
 }

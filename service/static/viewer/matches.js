@@ -1,15 +1,13 @@
 // Two texts that a multi-vector model compares token by token: what each token of the first found in the second.
 
-import { matchTexts } from "./api.js";
-import { byId, element, showBusy, tokenPair } from "./dom.js";
-import { formatNumber } from "./ink.js";
-import { describeFailure } from "./notices.js";
-import { Pointer } from "./pointer.js";
+import { rankOne } from "./api.js";
+import { Section } from "./asking.js";
+import { bdi, bold, byId, element, formatNumber, tableRow, tokenPair } from "./dom.js";
+import { Pointer, isSpecial } from "./maps.js";
 import { TokenStrip } from "./tokens.js";
-import { Turn, whileBusy } from "./turns.js";
 
 export class MatchesView {
-  #turn = new Turn();
+  #section = new Section("matches", "matches-failure");
   #pointer = new Pointer();
   #strip = new TokenStrip(byId("matches-query"), this.#pointer, { name: "Tokens of the first text" });
   answer = null;
@@ -19,43 +17,44 @@ export class MatchesView {
 
   constructor() {
     this.#pointer.on(() => this.#point());
-    const rowUnder = (event) => event.target.closest("tr")?.dataset.index;
-    byId("matches-rows").addEventListener("pointerover", (event) => this.#pointer.hover(Number(rowUnder(event)), null));
-    byId("matches-rows").addEventListener("pointerleave", () => this.#pointer.leave());
-    byId("matches-rows").addEventListener("click", (event) => this.#pointer.pin(Number(rowUnder(event)), null));
+    const rows = byId("matches-rows");
+    const under = (event) => ({ row: Number(event.target.closest("tr").dataset.index) });
+    rows.addEventListener("pointerover", (event) => this.#pointer.hover(under(event)));
+    rows.addEventListener("pointerleave", () => this.#pointer.hover());
+    rows.addEventListener("click", (event) => this.#pointer.pin(under(event)));
   }
 
   async load(query, document) {
-    byId("matches").hidden = false;
-    const signal = this.#turn.begin();
     this.texts = [query, document];
     this.answer = null;
     byId("matches-score").textContent = "";
     this.#pointer.clear();
-    await whileBusy(byId("matches"), signal, async () => {
-      this.answer = await matchTexts(query, document, signal);
+    const load = async (signal) => {
+      this.answer = await rankOne(query, document, { matches: true }, signal);
       this.draw();
-    }, (error) => this.#fail(error));
+    };
+    await this.#section.ask(load);
   }
 
   stop() {
-    this.#turn.end();
+    this.#section.stop();
     this.answer = null;
-    byId("matches").hidden = true;
-    showBusy(byId("matches"), false);
   }
 
   draw() {
     if (!this.answer) return;
     const { score, matches, truncated } = this.answer;
     Object.assign(byId("matches-score"), { textContent: formatNumber(score) }).dataset.value = score;
-    byId("matches-failure").hidden = true;
-    byId("matches-body").hidden = false;
     byId("matches-note").hidden = !truncated;
-    const isSpecial = matches.map(({ query_offsets: [start, end] }) => start === end);
-    this.#strip.show(matches.map((match) => match.query_token), isSpecial);
+    const labels = matches.map((match) => match.query_token);
+    this.#strip.show(labels, isSpecial(matches.map((match) => match.query_offsets)));
     this.#strip.shade(matches.map(({ similarity }) => Math.max(0, similarity)));
-    byId("matches-rows").replaceChildren(...matches.map((match, index) => rowOf(match, index)));
+    const rows = matches.map(({ query_token: asked, token, similarity }, index) => {
+      const row = tableRow(bdi(asked, "mono"), bdi(token, "mono"), similarity);
+      row.dataset.index = index;
+      return row;
+    });
+    byId("matches-rows").replaceChildren(...rows);
     this.#marks = [];
     byId("matches-document").replaceChildren(...this.#highlight(Array.from(this.texts[1]), matches));
     this.#point();
@@ -92,12 +91,6 @@ export class MatchesView {
     }
     byId("matches-readout").replaceChildren(...(match ? inWords(match) : this.answer ? inSum(this.answer) : []));
   }
-
-  /** Takes away what belongs to the texts before. */
-  #fail(error) {
-    byId("matches-body").hidden = true;
-    Object.assign(byId("matches-failure"), { hidden: false, textContent: describeFailure(error) });
-  }
 }
 
 function inWords({ query_token: asked, token, similarity }) {
@@ -108,18 +101,4 @@ function inSum({ score, matches }) {
   const total = matches.reduce((sum, { similarity }) => sum + similarity, 0);
   const sum = bold(total, { id: "matches-sum", data: { value: total } });
   return [element("span", {}, "The score ", bold(score), " is the sum of all similarities: ", sum)];
-}
-
-function rowOf({ query_token: asked, token, similarity }, index) {
-  const cells = [element("th", { scope: "row" }, bare(asked)), element("td", {}, bare(token))];
-  const number = element("td", { class: "number", textContent: formatNumber(similarity) });
-  return element("tr", { data: { index } }, ...cells, number);
-}
-
-function bold(value, more = {}) {
-  return element("b", { textContent: formatNumber(value), ...more });
-}
-
-function bare(textContent) {
-  return element("bdi", { class: "mono", textContent });
 }

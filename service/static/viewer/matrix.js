@@ -1,13 +1,15 @@
 // A map as a matrix: one cell a pair, in canvas, from a few tokens to hundreds. Zoomed in, it shows a part of the map.
 
-import { button, element, oncePerFrame, prepareCanvas } from "./dom.js";
-import { LABEL_FONT, LEGEND_HEIGHT, TEXT_FONT, fit, pageInk, paintLegend, widest } from "./ink.js";
+import { LABEL_FONT, TEXT_FONT, fit, oncePerFrame, prepareCanvas, widest } from "./canvas.js";
+import { button, element, formatNumber } from "./dom.js";
 import { crop, shrink, toImage } from "./maps.js";
+import { pageInk, paletteIndex } from "./theme.js";
 
 const LONGEST_LABEL = 112;
 const LARGEST_CELL = 34;
 const SMALLEST_LABELLED_CELL = 9;
 const BARE_MARGIN = 20; // where cells are too small for labels
+const LEGEND = { height: 30, width: 120 };
 const MOST_CELLS_AT_ONCE = 24; // a side, of a matrix that needs no zoom
 const FEWEST_CELLS = 8; // a side, zoomed in as far as possible
 const DRAG_PIXELS = 4; // a shorter move between press and release is a click
@@ -27,23 +29,21 @@ export class Matrix {
 
   constructor(host, pointer, { name }) {
     this.#canvas = element("canvas", {
-      class: "matrix",
+      className: "matrix",
       tabIndex: 0,
       role: "application",
-      aria: {
-        roledescription: "matrix",
-        label: `${name}. Arrow keys move from cell to cell, plus and minus zoom, 0 shows all.`,
-      },
+      ariaRoleDescription: "matrix",
+      ariaLabel: `${name}. Arrow keys move from cell to cell, plus and minus zoom, 0 shows all.`,
     });
     this.#host = host;
-    const named = (label) => ({ title: label, aria: { label } });
+    const zoom = (sign, factor, title) => button(sign, () => this.#zoom(factor), { title, ariaLabel: title });
     this.#bar = element(
       "div",
-      { class: "bar small zoom", role: "group", aria: { label: `Zoom of ${name}` } },
-      button("−", () => this.#zoom(2), named("Zoom out")),
-      button("+", () => this.#zoom(0.5), named("Zoom in")),
-      button("All", () => this.#zoom(Infinity), named("Show the whole matrix")),
-      element("span", { class: "quiet" }),
+      { className: "bar small zoom", role: "group", ariaLabel: `Zoom of ${name}` },
+      zoom("−", 2, "Zoom out"),
+      zoom("+", 0.5, "Zoom in"),
+      zoom("All", Infinity, "Show the whole matrix"),
+      element("span", { className: "quiet" }),
     );
     host.append(this.#bar, this.#canvas);
     this.#pointer = pointer;
@@ -52,7 +52,7 @@ export class Matrix {
     this.#listen();
   }
 
-  /** @param {object} model `map`, `rowLabels`, `columnLabels`, `rowSpecial`, `columnSpecial` and the scale */
+  /** @param {object} model as of `drawingModel` */
   show(model) {
     const { rows, columns } = model.map;
     const isSameSize = this.#model?.map.rows === rows && this.#model.map.columns === columns;
@@ -94,16 +94,15 @@ export class Matrix {
 
   /** Shows `factor` as many rows and columns; around the place that is pointed at, else around the middle. */
   #zoom(factor) {
-    if (!this.#model) return;
     const { map } = this.#model;
     const { row, column, rows, columns } = this.#window;
-    const { row: atRow, column: atColumn } = this.#place;
-    const resize = (size, all) => Math.min(all, Math.max(Math.min(all, FEWEST_CELLS), Math.round(size * factor)));
+    const place = this.#place;
+    const resize = (size, all) => Math.min(all, Math.max(FEWEST_CELLS, Math.round(size * factor)));
     const start = (from, size, at, next) => Math.round(from + ((at ?? (size - 1) / 2) + 0.5) * (1 - next / size));
     const [nextRows, nextColumns] = [resize(rows, map.rows), resize(columns, map.columns)];
     this.#look({
-      row: start(row, rows, atRow, nextRows),
-      column: start(column, columns, atColumn, nextColumns),
+      row: start(row, rows, place.row, nextRows),
+      column: start(column, columns, place.column, nextColumns),
       rows: nextRows,
       columns: nextColumns,
     });
@@ -121,7 +120,7 @@ export class Matrix {
     const width = this.#host.clientWidth;
     if (!this.#model || !width) return;
     this.#geometry = layOut(this.#part, width);
-    this.#image = makeImage(this.#part, this.#geometry, window.devicePixelRatio || 1);
+    this.#image = makeImage(this.#part, this.#geometry, window.devicePixelRatio);
     this.#draw();
   }
 
@@ -135,14 +134,13 @@ export class Matrix {
     const point = (event) => this.#cellAt(event.offsetX, event.offsetY);
     this.#canvas.addEventListener("pointerdown", (event) => this.#startPan(event));
     this.#canvas.addEventListener("pointermove", (event) => {
-      if (!this.#pan(event)) this.#pointer.hover(...point(event));
+      if (!this.#pan(event)) this.#pointer.hover(point(event));
     });
-    this.#canvas.addEventListener("pointerleave", () => this.#pointer.leave());
     this.#canvas.addEventListener("click", (event) => {
-      if (!this.#drag?.hasMoved) this.#pointer.pin(...point(event));
+      if (!this.#drag?.hasMoved) this.#pointer.pin(point(event));
     });
     this.#canvas.addEventListener("wheel", (event) => this.#turnWheel(event), { passive: false });
-    this.#canvas.addEventListener("blur", () => this.#pointer.leave());
+    for (const kind of ["pointerleave", "blur"]) this.#canvas.addEventListener(kind, () => this.#pointer.hover());
     this.#canvas.addEventListener("keydown", (event) => this.#press(event));
   }
 
@@ -157,7 +155,7 @@ export class Matrix {
     const { x, y, row, column } = this.#drag;
     if (!this.#drag.hasMoved && Math.hypot(clientX - x, clientY - y) < DRAG_PIXELS) return true;
     this.#drag.hasMoved = true;
-    this.#pointer.leave();
+    this.#pointer.hover();
     const cells = (pixels) => Math.round(pixels / this.#geometry.cell);
     this.#look({ ...this.#window, row: row - cells(clientY - y), column: column - cells(clientX - x) });
     return true;
@@ -165,19 +163,18 @@ export class Matrix {
 
   /** The wheel zooms with Ctrl, as a pinch on a touchpad does; alone it scrolls the page. */
   #turnWheel(event) {
-    if (!event.ctrlKey || !this.#model) return;
+    if (!event.ctrlKey) return;
     event.preventDefault();
     this.#zoom(event.deltaY < 0 ? 0.8 : 1.25);
   }
 
   #cellAt(x, y) {
     const { left, top, cell } = this.#geometry;
-    const inside = (at, count) => (at >= 0 && at < count ? at : null);
-    const row = inside(Math.floor((y - top) / cell), this.#window.rows);
-    const column = inside(Math.floor((x - left) / cell), this.#window.columns);
+    const inside = (at, from, count) => (at >= 0 && at < count ? at + from : null);
+    const row = inside(Math.floor((y - top) / cell), this.#window.row, this.#window.rows);
+    const column = inside(Math.floor((x - left) / cell), this.#window.column, this.#window.columns);
     const isLabel = x < left !== y < top; // a label alone points at its whole row or column
-    if (!isLabel && (row === null || column === null)) return [null, null];
-    return [row === null ? null : row + this.#window.row, column === null ? null : column + this.#window.column];
+    return isLabel || (row !== null && column !== null) ? { row, column } : {};
   }
 
   #press(event) {
@@ -185,21 +182,21 @@ export class Matrix {
     const zooms = { "+": 0.5, "=": 0.5, "-": 2, 0: Infinity };
     if (event.key === "Escape") this.#pointer.clear();
     if (event.key in zooms && !event.ctrlKey && !event.metaKey) this.#zoom(zooms[event.key]);
-    if (!(event.key in steps) || !this.#model) return;
+    if (!(event.key in steps)) return;
     event.preventDefault();
     const [down, right] = steps[event.key];
     const { row, column } = this.#pointer.place;
     const next = (at, step, count) => (at === null ? 0 : Math.max(0, Math.min(count - 1, at + step)));
-    this.#pointer.hover(next(row, down, this.#model.map.rows), next(column, right, this.#model.map.columns));
-    this.#follow();
+    const { rows, columns } = this.#model.map;
+    this.#pointer.hover({ row: next(row, down, rows), column: next(column, right, columns) });
+    this.#follow(this.#pointer.place);
   }
 
   /** Moves the shown part just as far as the place that is pointed at. */
-  #follow() {
+  #follow(place) {
     const { row, column, rows, columns } = this.#window;
-    const { row: atRow, column: atColumn } = this.#pointer.place;
     const reach = (from, size, at) => Math.min(Math.max(from, at - size + 1), at);
-    this.#look({ rows, columns, row: reach(row, rows, atRow), column: reach(column, columns, atColumn) });
+    this.#look({ rows, columns, row: reach(row, rows, place.row), column: reach(column, columns, place.column) });
   }
 }
 
@@ -207,14 +204,14 @@ export class Matrix {
 function partOf(model, { row, column, rows, columns }) {
   if (rows === model.map.rows && columns === model.map.columns) return model;
   const places = (from, size) => Array.from({ length: size }, (_, at) => from + at);
-  const [down, across] = [(list) => list?.slice(row, row + rows), (list) => list?.slice(column, column + columns)];
+  const slice = ({ labels, special, title }, from, size) => {
+    return { title, labels: labels.slice(from, from + size), special: special?.slice(from, from + size) };
+  };
   return {
     ...model,
     map: crop(model.map, places(row, rows), places(column, columns)),
-    rowLabels: down(model.rowLabels),
-    rowSpecial: down(model.rowSpecial),
-    columnLabels: across(model.columnLabels),
-    columnSpecial: across(model.columnSpecial),
+    rows: slice(model.rows, row, rows),
+    columns: slice(model.columns, column, columns),
   };
 }
 
@@ -222,18 +219,16 @@ function describe({ row, column, rows, columns }) {
   return `rows ${row + 1} to ${row + rows}, columns ${column + 1} to ${column + columns}`;
 }
 
-function layOut({ map, rowLabels, columnLabels }, width) {
-  const context = document.createElement("canvas").getContext("2d");
-  context.font = LABEL_FONT;
-  let left = widest(context, rowLabels, Math.min(LONGEST_LABEL, width / 3)) + 8;
-  let top = widest(context, columnLabels, LONGEST_LABEL) + 8;
+function layOut({ map, rows, columns }, width) {
+  let left = widest(rows.labels, Math.min(LONGEST_LABEL, width / 3)) + 8;
+  let top = widest(columns.labels, LONGEST_LABEL) + 8;
   let cell = Math.min(LARGEST_CELL, (width - left - 2) / map.columns);
   const isLabelled = cell >= SMALLEST_LABELLED_CELL;
   if (!isLabelled) {
     left = top = BARE_MARGIN;
     cell = Math.min(LARGEST_CELL, (width - left - 2) / map.columns);
   }
-  return { width, left, top, cell, isLabelled, height: top + cell * map.rows + LEGEND_HEIGHT };
+  return { width, left, top, cell, isLabelled, height: top + cell * map.rows + LEGEND.height };
 }
 
 /** One pixel a cell, or one a screen pixel where cells are smaller than that. */
@@ -263,39 +258,35 @@ function paintMatrix(context, model, geometry, image, place) {
 function paintLabels(context, model, { left, top, cell }, ink, place) {
   context.font = LABEL_FONT.replace("12px", `${Math.min(12, cell)}px`);
   context.textBaseline = "middle";
+  const colour = (isSpecial, isPointed) => (isPointed ? ink.accent : isSpecial ? ink.quiet : ink.ink);
   context.textAlign = "right";
-  model.rowLabels.forEach((label, row) => {
-    context.fillStyle = labelColour(ink, model.rowSpecial[row], row === place.row);
+  model.rows.labels.forEach((label, row) => {
+    context.fillStyle = colour(model.rows.special?.[row], row === place.row);
     context.fillText(fit(context, label, left - 8), left - 6, top + (row + 0.5) * cell);
   });
   context.textAlign = "left";
-  model.columnLabels.forEach((label, column) => {
-    context.fillStyle = labelColour(ink, model.columnSpecial[column], column === place.column);
-    context.save();
-    context.translate(left + (column + 0.5) * cell, top - 6);
-    context.rotate(-Math.PI / 2);
-    context.fillText(fit(context, label, top - 8), 0, 0);
-    context.restore();
+  model.columns.labels.forEach((label, column) => {
+    context.fillStyle = colour(model.columns.special?.[column], column === place.column);
+    writeUpwards(context, fit(context, label, top - 8), left + (column + 0.5) * cell, top - 6);
   });
 }
 
-function labelColour(ink, isSpecial, isPointed) {
-  if (isPointed) return ink.accent;
-  return isSpecial ? ink.quiet : ink.ink;
+function writeUpwards(context, text, x, y) {
+  context.save();
+  context.translate(x, y);
+  context.rotate(-Math.PI / 2);
+  context.fillText(text, 0, 0);
+  context.restore();
 }
 
 function paintAxisNames(context, model, { left, top }, ink) {
   context.font = TEXT_FONT;
   context.fillStyle = ink.quiet;
-  context.textAlign = "left";
   context.textBaseline = "middle";
-  context.fillText(`${model.columnTitle} →`, left, top / 2);
-  context.save();
-  context.translate(left / 2, top);
-  context.rotate(-Math.PI / 2);
+  context.textAlign = "left";
+  context.fillText(`${model.columns.title} →`, left, top / 2);
   context.textAlign = "right";
-  context.fillText(`← ${model.rowTitle}`, 0, 0);
-  context.restore();
+  writeUpwards(context, `← ${model.rows.title}`, left / 2, top);
 }
 
 function paintPlace(context, model, { left, top, cell }, ink, { row, column }) {
@@ -306,4 +297,24 @@ function paintPlace(context, model, { left, top, cell }, ink, { row, column }) {
   if (row === null || column === null) return;
   context.lineWidth = 2;
   context.strokeRect(left + column * cell, top + row * cell, cell, cell);
+}
+
+/** The scale below a map: colours from the smallest to the largest number. */
+function paintLegend(context, { palette, high, isSigned }, ink, left, top) {
+  const gradient = context.createLinearGradient(left, 0, left + LEGEND.width, 0);
+  for (let stop = 0; stop <= 16; stop += 1) {
+    const at = 4 * paletteIndex(stop / 16);
+    gradient.addColorStop(stop / 16, `rgb(${palette[at]} ${palette[at + 1]} ${palette[at + 2]})`);
+  }
+  context.fillStyle = gradient;
+  context.fillRect(left, top + 10, LEGEND.width, 8);
+  context.strokeStyle = ink.line;
+  context.lineWidth = 1;
+  context.strokeRect(left + 0.5, top + 10.5, LEGEND.width - 1, 7);
+  context.font = TEXT_FONT;
+  context.fillStyle = ink.quiet;
+  context.textBaseline = "middle";
+  context.textAlign = "left";
+  const low = isSigned ? `−${formatNumber(high)} to ` : "0 to ";
+  context.fillText(low + formatNumber(high), left + LEGEND.width + 8, top + 14.5);
 }

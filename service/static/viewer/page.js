@@ -2,21 +2,18 @@
 
 import { AcrossView } from "./across.js";
 import { ComparePanel } from "./compare.js";
-import { bindPrompts, writeLink } from "./controls.js";
+import { bindPrompts } from "./controls.js";
 import { byId } from "./dom.js";
-import { embeddingEffect, noEffect } from "./effect.js";
-import { EffectPanel } from "./effect_panel.js";
+import { EffectPanel } from "./effect.js";
 import { EntitiesView } from "./entities.js";
 import { Explorer } from "./explorer.js";
 import { Figure } from "./figure.js";
-import { FindPanel } from "./find_panel.js";
 import { HeadGrid } from "./grid.js";
-import { bindKeep } from "./keep_panel.js";
+import { bindKeep } from "./keep.js";
+import { Pointer } from "./maps.js";
 import { MatchesView } from "./matches.js";
 import { PairView } from "./pair.js";
-import { Pointer } from "./pointer.js";
-import { scoreEffect } from "./score_effect.js";
-import { NoPairView, kindOf } from "./task.js";
+import { FindPanel } from "./statistics.js";
 import { TokenStrip } from "./tokens.js";
 import { WhyPanel } from "./why.js";
 
@@ -34,14 +31,30 @@ function describeOriginal(original) {
   return `This export was compared with ${libraries} on ${original.texts} texts: it differs by ${largest} at most.`;
 }
 
+/**
+ * What the page can show of an artifact, by the task that it was exported for.
+ *
+ * @returns {"embedding"|"scoring"|"matching"|"other"} "scoring": a cross-encoder, one score for each pair of texts;
+ *   "matching": a vector for each token
+ */
+function kindOf({ config: { task = "embedding", task_settings: settings }, pairs }) {
+  if (task === "classification" && pairs && settings.labels.length === 1) return "scoring";
+  return { embedding: "embedding", multi_vector: "matching" }[task] ?? "other";
+}
+
+/** Stands for the view of two texts where the page has none for this model. */
+function noPairView(notices, { config }) {
+  const task = config.task.replace("_", "-");
+  const words = `This model's task is ${task}: the page compares no two texts. Each text's own attention is below.`;
+  const load = () => notices.show("pair", words, { kind: "note" });
+  return { answer: null, drawings: [], load, stop: () => notices.clear("pair"), draw() {} };
+}
+
 export class Page {
   #state;
-  #headCounts;
-  #hasHeads;
-  #hasPrompt;
-  #hasGraph; // that explains through the network
   #notices;
-  #grid;
+  #manifest;
+  #hasGraph; // that explains through the network
   #effect;
   #explorer;
   #pair;
@@ -49,23 +62,25 @@ export class Page {
 
   /** @param {{state: State, info: object, notices: Notices}} parts `info` is what `GET /info` answers */
   constructor({ state, info, notices }) {
+    const { config, defaults, files, parity, precision } = info.manifest;
     this.#state = state;
-    this.#headCounts = info.manifest.config.num_heads;
-    this.#hasHeads = this.#headCounts.some(Boolean);
     this.#notices = notices;
-    const causal = info.manifest.config.causal ? " · causal: a token sees itself and those before it" : "";
-    const facts = [info.model, info.manifest.precision, `${this.#headCounts.length} layers`];
-    byId("model").textContent = facts.join(" · ") + causal;
-    byId("compared").textContent = describeOriginal(info.manifest.parity.original);
-    byId("report").hidden = !("heads.json" in info.manifest.files); // few artifacts have one
-    this.#hasGraph = "explain.onnx" in info.manifest.files;
-    this.#hasPrompt = bindPrompts(state, info.manifest.defaults);
+    this.#manifest = info.manifest;
+    this.#hasGraph = "explain.onnx" in files;
+    bindPrompts(state, defaults);
+    const causal = config.causal ? " · causal: a token sees itself and those before it" : "";
+    byId("model").textContent = [info.model, precision, `${config.num_heads.length} layers`].join(" · ") + causal;
+    byId("compared").textContent = describeOriginal(parity.original);
+    byId("report").hidden = !("heads.json" in files); // few artifacts have one
     this.#keepToModel();
     this.#build(info);
     this.#listen();
-    this.#mark();
     if (!this.#hasHeads) notices.show("heads", NO_HEADS, { kind: "note" });
     this.load();
+  }
+
+  get #hasHeads() {
+    return this.#manifest.config.num_heads.some(Boolean);
   }
 
   /** Shows the texts again, from the service's answers. */
@@ -78,7 +93,10 @@ export class Page {
     byId("examples").hidden = hasText;
     this.#effect.reset();
     if (hasMaps) this.#explorer.load();
-    else this.#forget();
+    else {
+      this.#explorer.stop();
+      for (const matter of ["load", "truncated"]) this.#notices.clear(matter);
+    }
     if (hasText) this.#entities?.load(this.#state.text);
     else this.#entities?.stop();
     if (isPair) this.#pair.load(a, b);
@@ -87,82 +105,53 @@ export class Page {
 
   /** Redraws everything: the theme has changed. */
   redraw() {
-    this.#explorer.drawLarge();
-    this.#explorer.drawGrid();
+    this.#explorer.redraw();
     this.#pair.draw();
   }
 
   #build(info) {
-    const state = this.#state;
+    const [state, notices, kind] = [this.#state, this.#notices, kindOf(this.#manifest)];
     const pointer = new Pointer();
     const figure = new Figure(pointer);
     const strip = new TokenStrip(byId("tokens"), pointer, { name: "Tokens of the text" });
-    this.#grid = new HeadGrid(byId("grid"), info.manifest.config, (place) => state.set(place));
-    const measure = { embedding: embeddingEffect, scoring: scoreEffect }[kindOf(info)] ?? noEffect;
-    this.#effect = new EffectPanel(state, this.#grid, measure);
-    const find = new FindPanel(state, this.#grid);
-    const views = { find, grid: this.#grid, figure, strip, effect: this.#effect, notices: this.#notices, pointer };
-    this.#explorer = new Explorer({ state, info, views, reload: () => this.load() });
-    new ComparePanel(this.#explorer);
-    new WhyPanel(info);
-    this.#pair = this.#viewOfPairs(info);
-    if (info.manifest.config.task === "token_classification") {
-      this.#entities = new EntitiesView(this.#hasGraph);
-    }
-    bindKeep({ state, info, explorer: this.#explorer, figure, pair: this.#pair, writeLink });
+    const grid = new HeadGrid(byId("grid"), this.#manifest.config, state);
+    const effect = (this.#effect = new EffectPanel(state, grid, kind));
+    const views = { find: new FindPanel(state, grid), grid, figure, strip, effect, notices, pointer };
+    const explorer = (this.#explorer = new Explorer({ state, info, views, reload: () => this.load() }));
+    new ComparePanel(explorer);
+    new WhyPanel(this.#manifest, kind);
+    this.#pair = this.#viewOfPairs(kind, info);
+    if (this.#manifest.config.task === "token_classification") this.#entities = new EntitiesView(this.#hasGraph);
+    bindKeep({ state, info, explorer, figure, pair: this.#pair });
   }
 
-  #viewOfPairs(info) {
-    const kind = kindOf(info);
+  #viewOfPairs(kind, info) {
     if (kind === "scoring") return new AcrossView(this.#state, info);
     if (kind === "matching") return new MatchesView();
-    if (kind === "other") return new NoPairView(this.#notices, info);
+    if (kind === "other") return noPairView(this.#notices, this.#manifest);
     byId("through").hidden = !this.#hasGraph;
     return new PairView(this.#state);
   }
 
   #listen() {
-    const [state, explorer, effect] = [this.#state, this.#explorer, this.#effect];
+    const [state, explorer] = [this.#state, this.#explorer];
     state.on(["a", "b", "mode", "side", "prompt"], () => this.load());
-    state.on(["level", "hide", "renormalise"], () => {
-      explorer.loadLarge();
-      explorer.loadGrid();
-    });
-    state.on(["layer", "head", "map"], () => explorer.loadLarge());
-    state.on(["layer", "head", "map", "off"], () => {
-      this.#mark();
-      effect.refresh();
-    });
-    state.on(["measure"], () => {
-      explorer.drawLarge();
-      explorer.loadGrid();
-    });
+    state.on(["level", "hide", "renormalise", "layer", "head", "map"], () => explorer.loadLarge());
+    state.on(["level", "hide", "renormalise", "measure"], () => explorer.loadGrid());
+    state.on(["measure", "view", "threshold"], () => explorer.drawLarge());
     state.on(["find"], () => explorer.loadNormShares());
-    state.on(["view", "threshold"], () => explorer.drawLarge());
-    state.on(["shared"], () => explorer.drawGrid());
     addEventListener("hashchange", () => this.#keepToModel());
-  }
-
-  /** There is no text: nothing is under way, and nothing said of one holds. */
-  #forget() {
-    this.#explorer.stop();
-    this.#notices.clear("load");
-    this.#notices.clear("truncated");
-  }
-
-  #mark() {
-    const { map, layer, head, off } = this.#state.values;
-    this.#grid.mark(map === "rollout" ? "rollout" : `${layer}.${head}`, off);
   }
 
   /** A link may name heads, a prompt and a graph that this model does not have. */
   #keepToModel() {
     const { layer, head, off, prompt } = this.#state.values;
-    const has = (at, index) => index < (this.#headCounts[at] ?? 0);
-    const first = Math.max(0, this.#headCounts.findIndex((count) => count > 0));
+    const counts = this.#manifest.config.num_heads;
+    const has = (at, index) => index < (counts[at] ?? 0);
+    const first = Math.max(0, counts.findIndex((count) => count > 0));
     const kept = off.filter((key) => has(...key.split(".").map(Number)));
     const place = has(layer, head) ? {} : { layer: has(layer, 0) ? layer : first, head: 0 };
-    if (!this.#hasPrompt(prompt)) this.#state.set({ prompt: "" });
+    if (![...byId("prompt").options].some(({ value }) => value === prompt)) this.#state.set({ prompt: "" });
     if (!this.#hasGraph) this.#state.set({ through: "pooling" });
     this.#state.set({ ...place, ...(kept.length < off.length && { off: kept }) });
   }

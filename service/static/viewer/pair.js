@@ -1,22 +1,15 @@
 // Two texts: their similarity, and which pairs of tokens carry it.
 
-import { encodeVectors, explain } from "./api.js";
-import { byId, element, quiet, showBusy, tokenPair } from "./dom.js";
-import { formatNumber } from "./ink.js";
-import { NumberMap, drawingModel, sumsOf } from "./maps.js";
-import { Matrix } from "./matrix.js";
-import { describeFailure } from "./notices.js";
-import { signedPalette } from "./palette.js";
-import { Pointer } from "./pointer.js";
-import { shownTheme } from "./theme.js";
-import { TokenStrip } from "./tokens.js";
-import { Turn, whileBusy } from "./turns.js";
+import { ask, encodeVectors } from "./api.js";
+import { Section, attempt } from "./asking.js";
+import { bold, byId, element, formatNumber, quiet, tokenPair } from "./dom.js";
 import { turnedBetween } from "./effect.js";
+import { NumberMap, Pointer, drawingModel, isSpecial, sumsOf } from "./maps.js";
+import { Matrix } from "./matrix.js";
 import { promptOptions } from "./source.js";
+import { TokenStrip } from "./tokens.js";
 
 const UNSUPPORTED = "Similarity only: this server cannot say which tokens carry it (it can for mean pooling).";
-
-const BIASES = "biases";
 const MEANINGS = {
   pooling:
     "A cell is what a pair of final token vectors adds to the similarity: what the two vectors are made of, though each " +
@@ -29,10 +22,11 @@ const MEANINGS = {
 
 export class PairView {
   #state;
-  #turn = new Turn();
+  #section = new Section("pair", "pair-readout");
   #pointer = new Pointer();
   #matrix;
   #strips;
+  #map; // of the answer's contributions
   answer = null;
   texts = null; // the two that the answer is of
 
@@ -40,15 +34,11 @@ export class PairView {
     this.#state = state;
     this.#matrix = new Matrix(byId("pair-matrix"), this.#pointer, { name: "Contributions of pairs of tokens" });
     this.#strips = {
-      a: new TokenStrip(byId("pair-a"), this.#pointer, { name: "Tokens of the first text", axis: "row" }),
+      a: new TokenStrip(byId("pair-a"), this.#pointer, { name: "Tokens of the first text" }),
       b: new TokenStrip(byId("pair-b"), this.#pointer, { name: "Tokens of the second text", axis: "column" }),
     };
     this.#pointer.on(() => this.#point());
-    state.on(["through"], () => this.texts && !byId("pair").hidden && this.load(...this.texts));
-  }
-
-  get #through() {
-    return this.#state.values.through;
+    state.on(["through"], () => this.#section.isShown && this.load(...this.texts));
   }
 
   get drawings() {
@@ -57,25 +47,27 @@ export class PairView {
 
   async load(a, b) {
     this.texts = [a, b];
-    byId("pair").hidden = false;
-    byId("pair-meaning").textContent = MEANINGS[this.#through];
-    const signal = this.#turn.begin();
+    const { through } = this.#state.values;
+    byId("pair-meaning").textContent = MEANINGS[through];
     this.#pointer.clear();
     this.#forget();
-    await whileBusy(byId("pair"), signal, async () => {
-      this.answer = withBiases(await explain(a, b, this.#through, signal, promptOptions(this.#state.values)));
+    const load = async (signal) => {
+      this.answer = withBiases(await ask("explain", { body: { a, b, through, ...this.#prompt }, signal }));
       this.draw();
-    }, async (error) => {
-      if (error.isUnsupported && this.#through === "pooling") await this.#showSimilarityOnly(a, b, signal);
-      else this.#fail(error);
+    };
+    await this.#section.ask(load, async (error, signal) => {
+      if (!error.isUnsupported || through !== "pooling") return this.#section.fail(error);
+      await attempt(() => this.#showSimilarityOnly(a, b, signal), (failure) => this.#section.fail(failure), signal);
     });
   }
 
   stop() {
-    this.#turn.end();
+    this.#section.stop();
     this.#forget();
-    byId("pair").hidden = true;
-    showBusy(byId("pair"), false);
+  }
+
+  get #prompt() {
+    return promptOptions(this.#state.values);
   }
 
   draw() {
@@ -85,57 +77,49 @@ export class PairView {
     byId("similarity").textContent = formatNumber(similarity);
     byId("similarity").dataset.value = similarity;
     byId("pair-note").hidden = !(a.truncated || b.truncated);
-    const map = new NumberMap(Float32Array.from(contributions.flat()), a.labels.length, b.labels.length);
     this.#strips.a.show(a.labels, a.special);
     this.#strips.b.show(b.labels, b.special);
     const [first, second] = [{ ...a, title: "first text" }, { ...b, title: "second text" }];
-    this.#matrix.show(drawingModel(map, first, second, { palette: signedPalette(shownTheme()), signed: true }));
+    this.#map = NumberMap.of(contributions);
+    this.#matrix.show(drawingModel(this.#map, first, second, { isSigned: true }));
     this.#point();
   }
 
   #point() {
     if (!this.answer) return;
-    const { row, column } = this.#pointer.place;
+    const { place } = this.#pointer;
     const { a, b } = this.answer;
     this.#strips.a.shade(relative(a.weights));
     this.#strips.b.shade(relative(b.weights));
-    this.#strips.a.mark(row);
-    this.#strips.b.mark(column);
-    byId("pair-readout").replaceChildren(...this.#words(row, column));
+    this.#strips.a.mark(place.row);
+    this.#strips.b.mark(place.column);
+    byId("pair-readout").replaceChildren(...this.#words(place));
   }
 
-  #words(row, column) {
-    const { contributions, similarity, a, b } = this.answer;
+  #words({ row, column }) {
+    const { similarity, a, b } = this.answer;
+    const value = this.#map.sum({ row, column });
     if (row === null && column === null) {
-      const total = contributions.flat().reduce((sum, value) => sum + value, 0);
       return [
-        element("span", {}, "The similarity ", bold(formatNumber(similarity)), " is the sum of all cells: "),
-        element("b", { id: "pair-sum", textContent: formatNumber(total), data: { value: total } }),
+        element("span", {}, "The similarity ", bold(similarity), " is the sum of all cells: "),
+        bold(value, { id: "pair-sum", data: { value } }),
       ];
     }
-    const rows = row === null ? contributions : [contributions[row]];
-    const cells = rows.flatMap((one) => (column === null ? one : [one[column]]));
-    const value = cells.reduce((sum, one) => sum + one, 0);
-    const names = [row === null ? "all" : a.labels[row], column === null ? "all" : b.labels[column]];
+    const saliencies = [a.saliency?.[row], b.saliency?.[column]].filter((one) => one !== undefined);
     return [
-      tokenPair(names[0], "·", names[1]),
-      element("span", {}, "contribution ", bold(formatNumber(value))),
+      tokenPair(a.labels[row] ?? "all", "·", b.labels[column] ?? "all"),
+      element("span", {}, "contribution ", bold(value)),
       quiet(`${((100 * value) / similarity).toFixed(1)} % of the similarity`),
-      ...[a.saliency?.[row], b.saliency?.[column]]
-        .filter((one) => one !== undefined)
-        .map((one) => quiet(`saliency ${formatNumber(one)}`)),
+      ...saliencies.map((one) => quiet(`saliency ${formatNumber(one)}`)),
     ];
   }
 
   async #showSimilarityOnly(a, b, signal) {
-    try {
-      const options = { prompt: promptOptions(this.#state.values), signal };
-      const [[first], [second]] = await Promise.all([encodeVectors(a, options), encodeVectors(b, options)]);
-      byId("similarity").textContent = formatNumber(1 - turnedBetween(first, second));
-      byId("pair-readout").replaceChildren(quiet(UNSUPPORTED));
-    } catch (error) {
-      if (!signal.aborted) this.#fail(error);
-    }
+    const [[first], [second]] = await Promise.all(
+      [a, b].map((inputs) => encodeVectors({ inputs, ...this.#prompt }, signal)),
+    );
+    byId("similarity").textContent = formatNumber(1 - turnedBetween(first, second));
+    byId("pair-readout").replaceChildren(quiet(UNSUPPORTED));
   }
 
   /** Takes away what belongs to the texts before. */
@@ -145,14 +129,6 @@ export class PairView {
     byId("similarity").textContent = byId("pair-readout").textContent = "";
     for (const strip of Object.values(this.#strips)) strip.show([], []);
   }
-
-  #fail(error) {
-    byId("pair-readout").textContent = describeFailure(error);
-  }
-}
-
-function bold(textContent) {
-  return element("b", { textContent });
 }
 
 function relative(values) {
@@ -167,7 +143,7 @@ function withBiases(answer) {
 }
 
 function labelled(side, sums) {
-  const rest = sums.length > side.tokens.length ? [BIASES] : [];
-  const special = [...side.offsets.map(([start, end]) => start === end), ...rest.map(() => true)];
+  const rest = sums.length > side.tokens.length ? ["biases"] : [];
+  const special = [...isSpecial(side.offsets), ...rest.map(() => true)];
   return { ...side, labels: [...side.tokens, ...rest], special, weights: side.saliency ?? sums };
 }

@@ -1,25 +1,23 @@
 // Tokens (or words) as they follow each other; pointing at one points at its row.
 
-import { element } from "./dom.js";
+import { button, element } from "./dom.js";
 
-const RIGHT_TO_LEFT = /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u;
 const LEVELS = 50; // shades that are told apart
 
 /** One strip of tokens, shaded by numbers when there are some. */
 export class TokenStrip {
   #buttons = [];
-  #levels = []; // how strongly each is shaded
   #host;
   #pointer;
   #axis;
 
   /**
    * @param {HTMLElement} host
-   * @param {import("./pointer.js").Pointer} pointer
+   * @param {import("./maps.js").Pointer} pointer
    * @param {{name: string, axis?: "row"|"column"}} options `axis`: what of a map these tokens are
    */
   constructor(host, pointer, { name, axis = "row" }) {
-    this.#host = element("div", { class: "tokens", role: "group", aria: { label: name } });
+    this.#host = element("div", { className: "tokens", dir: "auto", role: "group", ariaLabel: name });
     host.append(this.#host);
     this.#pointer = pointer;
     this.#axis = axis;
@@ -29,27 +27,22 @@ export class TokenStrip {
   /** @param {boolean[]} special which of them the tokenizer added */
   show(labels, special) {
     this.#buttons = labels.map((label, index) =>
-      element("button", {
-        type: "button",
-        class: special[index] ? "token special" : "token",
-        dir: "auto",
-        textContent: label,
+      button(label, null, {
+        className: special[index] ? "token special" : "token",
         tabIndex: index ? -1 : 0,
         data: { index },
+        ...(special[index] && { dir: "ltr" }), // so that the strip's direction is of the first letter of other tokens
       }),
     );
-    this.#levels = labels.map(() => 0);
-    this.#host.dir = directionOf(labels.filter((_, index) => !special[index]));
     this.#host.replaceChildren(...this.#buttons);
   }
 
   /** Shades each token by a number from 0 to 1; null removes the shades. */
   shade(shares) {
-    this.#buttons.forEach((button, index) => {
-      const level = shares ? Math.round(shares[index] * LEVELS) / LEVELS : 0;
-      if (level === this.#levels[index]) return; // of hundreds of tokens few change, and only they are drawn again
-      this.#levels[index] = level;
-      button.style.setProperty("--share", level);
+    this.#buttons.forEach(({ style }, index) => {
+      const level = String(shares ? Math.round(shares[index] * LEVELS) / LEVELS : 0);
+      // Of hundreds of tokens few change, and only they are drawn again.
+      if (level !== style.getPropertyValue("--share")) style.setProperty("--share", level);
     });
   }
 
@@ -60,17 +53,14 @@ export class TokenStrip {
   }
 
   #listen() {
-    const place = (index) => (this.#axis === "row" ? [index, null] : [null, index]);
-    const under = (event) => event.target.closest?.(".token")?.dataset.index;
-    this.#host.addEventListener("pointerover", (event) => {
-      if (under(event) !== undefined) this.#pointer.hover(...place(Number(under(event))));
-    });
-    this.#host.addEventListener("pointerleave", () => this.#pointer.leave());
-    this.#host.addEventListener("focusin", (event) => this.#pointer.hover(...place(Number(under(event)))));
-    this.#host.addEventListener("focusout", () => this.#pointer.leave());
-    this.#host.addEventListener("click", (event) => {
-      if (under(event) !== undefined) this.#pointer.pin(...place(Number(under(event))));
-    });
+    const point = (kind, show) =>
+      this.#host.addEventListener(kind, ({ target }) => {
+        if (target.matches(".token")) show({ [this.#axis]: Number(target.dataset.index) });
+      });
+    point("pointerover", (place) => this.#pointer.hover(place));
+    point("focusin", (place) => this.#pointer.hover(place));
+    point("click", (place) => this.#pointer.pin(place));
+    for (const kind of ["pointerleave", "focusout"]) this.#host.addEventListener(kind, () => this.#pointer.hover());
     this.#host.addEventListener("keydown", (event) => this.#move(event));
   }
 
@@ -87,10 +77,4 @@ export class TokenStrip {
     next.tabIndex = 0;
     next.focus();
   }
-}
-
-/** The direction of the first letter that has one, as `dir="auto"` finds it, but not in names of special tokens. */
-function directionOf(labels) {
-  const letter = labels.join("").match(/\p{L}/u)?.[0] ?? "";
-  return RIGHT_TO_LEFT.test(letter) ? "rtl" : "ltr";
 }
