@@ -19,7 +19,7 @@ Term = tuple[float, str, str]
 def explain(
     a: str,
     b: str | None,
-    model: Path,
+    model: Path | None,
     *,
     through: Literal["pooling", "network"],
     at: int | None,

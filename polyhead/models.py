@@ -51,12 +51,13 @@ def default_artifact() -> Path:
     return DEFAULT_ARTIFACT
 
 
-def load_engine(model: Path) -> Engine:
-    """The engine of an artifact, or of a model that is exported first.
+def load_engine(named: Path | None) -> Engine:
+    """The engine of an artifact, or of a model that is exported first; of None the default artifact's.
 
     Raises:
         ArtifactError, ExportError: it cannot be had; the message names it.
     """
+    model = named or default_artifact()
     try:
         return Engine.load(model)
     except (ArtifactError, ExportError):

@@ -72,12 +72,7 @@ def one_line_failures(program: str, export_flags: Container[str] = ()) -> Iterat
     except BrokenPipeError:  # whoever read our output has seen enough, as `head` does
         sys.stdout = None
         raise typer.Exit(0) from None
-    except ServiceError as error:
-        say(f"{program}: {error.message}")
-        raise typer.Exit(FAILED) from None
-    except ExportError as error:
-        say(f"{program}: {with_flags_placed(' '.join(str(error).split()), export_flags)}")
-        raise typer.Exit(FAILED) from None
-    except (ArtifactError, InputError, OutputError, OSError) as error:
-        say(f"{program}: {' '.join(str(error).split())}")
+    except (ArtifactError, ExportError, InputError, OutputError, OSError, ServiceError) as error:
+        message = " ".join(str(error).split())
+        say(f"{program}: {with_flags_placed(message, export_flags) if isinstance(error, ExportError) else message}")
         raise typer.Exit(FAILED) from None
