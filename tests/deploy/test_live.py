@@ -66,7 +66,7 @@ def test_every_panel_shows_data(default_artifact: Path, tmp_path: Path) -> None:
 def test_the_overview_shows_the_load_of_the_compose_file(default_artifact: Path, tmp_path: Path) -> None:
     with watched(default_artifact, tmp_path) as (address, prometheus):
         start = time.time()
-        found = send_load(f"{address.host}:{address.port}", rate=20, seconds=SECONDS, seed=0)
+        found = send_load(f"{address.host}:{address.port}", rate=20, seconds=SECONDS)
         assert found["200"] > 0
         overview = [panel for panel in read_panels() if panel["row"] == "Overview"]
         assert overview
