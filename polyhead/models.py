@@ -18,7 +18,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Self
 from urllib.parse import quote
 
 from export.errors import ExportError, SourceError
@@ -113,11 +112,6 @@ class Tuned:
     workers: int
     intra_op_threads: int
     max_batch_tokens: int | None = None
-
-    @classmethod
-    def here(cls, cores: int, *chosen: Any) -> Self:
-        """A choice for this processor and this many cores."""
-        return cls(processor_name(), cores, *chosen)
 
     @property
     def layout(self) -> dict[str, int]:
@@ -324,11 +318,11 @@ def _alone(target: Path) -> Iterator[None]:
 
 def _export(wanted: Wanted, folder: Folder, target: Path) -> None:
     """Runs the exporter in a process of its own: a server has no use for PyTorch in its memory."""
-    is_local = folder.revision is None
-    source = [str(folder.path)] if is_local and wanted.model else [] if is_local else [folder.id]
-    revision = [] if is_local else ["--revision", str(folder.revision)]
-    command = [sys.executable, "-m", "polyhead", "export", *source, *revision, *wanted.flags, "--output", str(target)]
-    environment = os.environ if is_local else {**os.environ, "HF_HUB_OFFLINE": "1"}  # its files are here by now
+    source, environment = [str(folder.path)] if wanted.model else [], dict(os.environ)
+    if folder.revision is not None:
+        source = [folder.id, "--revision", folder.revision]
+        environment["HF_HUB_OFFLINE"] = "1"  # its files are here by now
+    command = [sys.executable, "-m", "polyhead", "export", *source, *wanted.flags, "--output", str(target)]
     with subprocess.Popen(command, env=environment) as process:  # noqa: S603 - our own program
         try:
             code = process.wait()

@@ -9,8 +9,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Semaphore, Thread
+from queue import Queue
+from threading import Thread
 from typing import Any, NamedTuple
 
 STANDARD_INPUT = "-"
@@ -249,13 +249,11 @@ def as_they_come(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
     Raises:
         InputError: reading failed; portions before it are whole.
     """
-    arrived: SimpleQueue[Row | BaseException | None] = SimpleQueue()
-    space = Semaphore(2 * most)  # rows ahead of the reader of these portions
+    arrived: Queue[Row | BaseException | None] = Queue(2 * most)
 
     def read() -> None:
         try:
             for row in rows:
-                space.acquire()
                 arrived.put(row)
             arrived.put(None)
         except BaseException as error:
@@ -270,7 +268,6 @@ def as_they_come(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
             if found is None or isinstance(found, BaseException):
                 break
             portion.append(found)
-            space.release()
         if portion:
             yield portion
         if isinstance(found, BaseException):

@@ -28,7 +28,7 @@ from tokenizers import Tokenizer
 
 from export.errors import SourceError
 from model.artifact import OPENVINO, TOKENIZER, Artifact, Manifest
-from model.processor import vector_instructions
+from model.processor import processor_name, vector_instructions
 from polyhead.models import Tuned, Wanted, exported, is_artifact, keep_tuned, name_to_export
 from polyhead.output import OutputError, say, write
 from service.settings import BATCH_TOKENS
@@ -145,7 +145,7 @@ def tune(
         best = choose([one for one in measured if one.artifact in made])
         manifest = manifests[best.artifact]
         engine = OPENVINO if manifest.engine == OPENVINO else None
-        keep_tuned(model, Tuned.here(cores, manifest.precision, engine, *astuple(best.layout)))
+        keep_tuned(model, Tuned(processor_name(), cores, manifest.precision, engine, *astuple(best.layout)))
         where = f"{cores} core{'' if cores == 1 else 's'} of this machine"
         say(f"`polyhead serve {model}` takes these settings for {kept} from now on, if it may use {where}")
 

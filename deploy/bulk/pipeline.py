@@ -132,7 +132,7 @@ def encode_corpus(
         workers: actors at most, of one core each, or of `gpus`.
         gpus: of an actor; 0 is none.
         load: makes each actor's encoder.
-        options: of `TextEncoder.load`.
+        **options: of `load`.
 
     Returns:
         Names of all chunks of the corpus.
@@ -194,43 +194,6 @@ def start_tally() -> Any:
     """A tally on this process's own node: counts would be lost with any other."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     return Tally.options(scheduling_strategy=here).remote()  # type: ignore[attr-defined]  # Ray publishes no types
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """A run in figures, as it is written next to the output.
-
-    Attributes:
-        rows: in the output.
-        encoded: texts encoded by this run.
-        seconds: what it took, reading and writing included.
-        texts_per_second: of them.
-        without_text: rows of this run without a text, whose embedding is null.
-        failed: rows whose text the model could not encode, whose embedding is null; the next run tries them again.
-        failed_ids: the ids of the first thousand of these.
-        removed: rows of the output whose text their file no longer had.
-        of_other_files: rows of the output whose file is not in this corpus; they stay.
-    """
-
-    rows: int
-    encoded: int
-    seconds: float
-    texts_per_second: float
-    without_text: int
-    failed: int
-    failed_ids: list[Any]
-    removed: int
-    of_other_files: int
-
-    def __str__(self) -> str:
-        text = f"{self.rows} rows; {self.encoded} texts encoded in {self.seconds} s ({self.texts_per_second} texts/s)"
-        others = {
-            "without text": self.without_text,
-            "removed that their files no longer have": self.removed,
-            "kept of files that are not in this corpus": self.of_other_files,
-            f"failed, the first: {', '.join(map(str, self.failed_ids[:5]))}": self.failed,
-        }
-        return text + "".join(f"; {count} rows {what}" for what, count in others.items() if count)
 
 
 @contextmanager

@@ -36,10 +36,10 @@ from deploy.bulk import show
 from deploy.bulk.__main__ import main
 from deploy.bulk.corpus import Columns, Source, find_sources
 from deploy.bulk.encoder import TextEncoder
-from deploy.bulk.output import AnotherRun, Output, Record
+from deploy.bulk.output import AnotherRun, Output
 from deploy.bulk.pipeline import Counts, EncodeShards, Shard, make_shards
 from deploy.bulk.show import Cluster
-from model.artifact import GRAPH, TOKENIZER, describe_files, read_manifest, write_manifest
+from model.artifact import GRAPH, TOKENIZER, describe_files, identity, read_manifest, write_manifest
 from tests.deploy.tools import DEPLOY, ROOT
 from tests.service.process import wait_until
 from tests.task_artifacts import TaskArtifact
@@ -323,8 +323,7 @@ def test_says_what_is_wrong_before_ray_starts(
 ) -> None:
     corpus, output = tmp_path / "a.jsonl", tmp_path / "output"
     corpus.write_text('{"id": "a", "text": "b", "extra": 0}\n')
-    choices = {"prompt_name": None, "dimensions": None, "normalize": True, "text_column": "text", "id_column": "id"}
-    Output(output.as_uri()).claim(Record.of(read_manifest(embedder.artifact), **choices))
+    Output(output.as_uri()).claim({"identity": identity(read_manifest(embedder.artifact)), "dimensions": None})
     for more, message in {
         ("--text-column", "body"): "no column body; it has id, text, extra",
         ("--text-column", "extra"): "column extra holds int64, not texts",
