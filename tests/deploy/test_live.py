@@ -11,7 +11,6 @@ from benchmarks.lib.load import Address, Request, post, run_closed_loop
 from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import load_texts
 from benchmarks.service.soak import refused_requests
-from deploy.load import run as send_load
 from deploy.observability.picture import Panel, ask, read_panels
 from deploy.observability.scrape import NoPrometheus, Prometheus, Series, scraping
 from model.artifact import Artifact
@@ -61,18 +60,6 @@ def test_every_panel_shows_data(default_artifact: Path, tmp_path: Path) -> None:
         start = time.time()
         run_closed_loop(address, requests, connections=8, seconds=SECONDS, warmup=0)
         check(prometheus, start, time.time())
-
-
-def test_the_overview_shows_the_load_of_the_compose_file(default_artifact: Path, tmp_path: Path) -> None:
-    with watched(default_artifact, tmp_path) as (address, prometheus):
-        start = time.time()
-        found = send_load(f"{address.host}:{address.port}", rate=20, seconds=SECONDS)
-        assert found["200"] > 0
-        overview = [panel for panel in read_panels() if panel["row"] == "Overview"]
-        assert overview
-        for panel in overview:
-            for expression, shown in answers(prometheus, panel, start, time.time()).items():
-                assert any(series.is_finite for series in shown), f"{panel['title']}: {expression}"
 
 
 def check(prometheus: Prometheus, start: float, end: float) -> None:
