@@ -14,14 +14,7 @@ Run = Callable[[list[str]], int]
 
 
 class Described(TyperCommand):
-    """A command.
-
-    Args:
-        name: of the command.
-        short: what it does, in a line.
-        parser: describes the flags; called when they are wanted.
-        run: called with the words behind the name; returns the exit code.
-    """
+    """A command: `parser`, called when it is wanted, describes the flags; `run` takes the words: its exit code."""
 
     def __init__(self, name: str, short: str, parser: Parser, run: Run) -> None:
         super().__init__(name, short_help=short, rich_markup_mode=None)

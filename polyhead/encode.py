@@ -20,19 +20,12 @@ PORTION = 4096  # most texts in memory at once
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where texts come from: the command line, else a file, else standard input.
+    """Where texts come from: the command line, else a file, else standard input."""
 
-    Attributes:
-        texts: of the command line; two by two where pairs are read.
-        path: of a file, or `-`.
-        fields: what tables and JSON lines call the texts.
-        kind: of the file, instead of its ending's; None for that.
-    """
-
-    texts: tuple[str, ...]
-    path: str
+    texts: tuple[str, ...]  # of the command line; two by two where pairs are read
+    path: str  # of a file, or `-`
     fields: Fields
-    kind: str | None = None
+    kind: str | None = None  # of the file, instead of its ending's
 
     def rows(self) -> Iterator[Row]:
         """Every text, or pair of texts, that a tokenizer can read.
@@ -57,14 +50,9 @@ class Source:
 def encode(
     source: Source, model: Path | None, output: str | None, options: Mapping[str, Any], *, is_quiet: bool
 ) -> None:
-    """Encodes texts and writes them, a portion at a time; says at the end how many were cut.
+    """Encodes texts by `Engine.encode`'s options and writes them, a portion at a time; says how many were cut.
 
-    Args:
-        source: of the texts.
-        model: the artifact; None for the default one.
-        output: a file; None for JSON lines on standard output.
-        options: `Engine.encode`'s.
-        is_quiet: whether neither a bar, if standard error is a terminal, nor the last line is shown.
+    Without a model it is the default one, without an output JSON lines on standard output.
 
     Raises:
         ArtifactError, InputError, OutputError, ServiceError: see there.

@@ -67,25 +67,15 @@ def load_engine(named: Path | None) -> Engine:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A model, and how it is exported.
+    """A model, and how it is exported."""
 
-    Attributes:
-        model: a hub id or a checkpoint's folder; None for the default model.
-        revision: branch, tag or commit on the hub.
-        precision: of the artifact.
-        task: None for what the checkpoint is for.
-        max_length: longest text in tokens; None for what the checkpoint says.
-        allows_pickles: whether weights are also read from pickles, tensors alone.
-        engine: what computes plain answers; None for what the precision asks for.
-    """
-
-    model: str | None = None
-    revision: str | None = None
+    model: str | None = None  # a hub id or a checkpoint's folder; None for the default model
+    revision: str | None = None  # branch, tag or commit on the hub
     precision: str = "fp32"
-    task: str | None = None
-    max_length: int | None = None
-    allows_pickles: bool = False
-    engine: str | None = None
+    task: str | None = None  # None for what the checkpoint is for
+    max_length: int | None = None  # in tokens; None for what the checkpoint says
+    allows_pickles: bool = False  # whether weights are also read from pickles, tensors alone
+    engine: str | None = None  # what computes plain answers; None for what the precision asks for
 
     @property
     def flags(self) -> list[str]:

@@ -30,17 +30,11 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What tables and JSON lines call what is read.
-
-    Attributes:
-        text: the text.
-        pair: a pair's second text; None for single texts. In lines the two have a tab between them.
-        id: carried along to the output; None for none.
-    """
+    """What tables and JSON lines call what is read."""
 
     text: str = TEXT
-    pair: str | None = None
-    id: str | None = None
+    pair: str | None = None  # a pair's second text; None for single texts. In lines the two have a tab between them
+    id: str | None = None  # carried along to the output
 
     @property
     def are_chosen(self) -> bool:

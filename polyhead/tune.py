@@ -55,19 +55,12 @@ class NotMeasured(OutputError):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A use of the cores, and the size of a batch.
+    """A use of the cores, and the size of a batch."""
 
-    Attributes:
-        processes: processes that serve, each with a model of its own.
-        workers: threads of each process that run the model.
-        intra_op_threads: threads inside one run.
-        max_batch_tokens: padded tokens of a batch; None for what the server has otherwise.
-    """
-
-    processes: int
-    workers: int
-    intra_op_threads: int
-    max_batch_tokens: int | None = None
+    processes: int  # that serve, each with a model of its own
+    workers: int  # threads of each process that run the model
+    intra_op_threads: int  # inside one run
+    max_batch_tokens: int | None = None  # padded; None for what the server has otherwise
 
     def __str__(self) -> str:
         """For people."""
@@ -118,14 +111,10 @@ Text = tuple[bytes, int]
 def tune(
     models: Sequence[Path], cores: int, seconds: float, kept: Aim | None = None, batch_tokens: Sequence[int] = ()
 ) -> None:
-    """Measures every form of the models in every way to share out the cores, and prints the table.
+    """Measures every form of the models in every way to share out the cores, for seconds each, and prints the table.
 
-    Args:
-        models: artifacts, checkpoints' folders or hub ids.
-        cores: how many cores to share out.
-        seconds: time for each measurement.
-        batch_tokens: values of `max_batch_tokens` to try, in the fastest way of each form to share out the cores.
-        kept: what the choice for each model, which `polyhead serve` then takes, is best at; None keeps none.
+    Sizes of batches are tried in the fastest way of each form. What is best for each model at `kept`, if that is named,
+    `polyhead serve` then takes.
 
     Raises:
         ArtifactError, SourceError: a model cannot be had in any form.
@@ -280,11 +269,6 @@ def _divisors(number: int) -> list[int]:
 def served(model: Path, layout: Layout, cores: frozenset[int] | None = None) -> Iterator[tuple[tuple[str, int], int]]:
     """Serves a model on a free port of this machine while the context lasts; settings besides are the environment's.
 
-    Args:
-        model: the artifact.
-        layout: how it uses the cores.
-        cores: which cores it may use; None for all that this process may use.
-
     Yields:
         Its address and port, and the id of its process.
 
@@ -328,13 +312,7 @@ def _message(line: str) -> str:
 
 
 def natural_texts(tokenizer: Path, count: int, longest: int) -> list[Text]:
-    """Texts of natural lengths from the words of a vocabulary, as requests.
-
-    Args:
-        tokenizer: the artifact's `tokenizer.json`.
-        count: how many.
-        longest: most tokens of a text.
-    """
+    """Texts of natural lengths, of at most so many tokens, from the words of a `tokenizer.json`, as requests."""
     read = Tokenizer.from_file(str(tokenizer))
     generator = np.random.default_rng(SEED)
     lengths = generator.lognormal(np.log(MEDIAN_TOKENS), LENGTH_SPREAD, count).round().astype(int).clip(3, longest)

@@ -22,15 +22,10 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure that asks for replicas.
+    """One figure that asks for replicas."""
 
-    Attributes:
-        target: what one replica should have of it.
-        query: PromQL over all replicas; None for the share of the CPU request that each replica uses.
-    """
-
-    target: float
-    query: str | None = None
+    target: float  # what one replica should have of it
+    query: str | None = None  # PromQL over all replicas; None for the share of the CPU request that each replica uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +108,10 @@ def cpu_only() -> Rules:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the autoscaler sees of the replicas at one moment.
+    """What the autoscaler sees of the replicas at one moment."""
 
-    Attributes:
-        cpu: share of its CPU request that each ready replica uses.
-        starting: replicas that are not ready.
-    """
-
-    cpu: Sequence[float]
-    starting: int
+    cpu: Sequence[float]  # share of its CPU request that each ready replica uses
+    starting: int  # replicas that are not ready
 
 
 class Autoscaler:
@@ -133,13 +123,9 @@ class Autoscaler:
         self._changes: list[tuple[float, int]] = []
 
     def sync(self, at: float, current: int, usage: Usage, value_of: Callable[[str], float | None]) -> int:
-        """The number of replicas that there should be.
+        """The number of replicas that there should be at a second that rises from call to call.
 
-        Args:
-            at: seconds; rises from call to call.
-            current: replicas that there are, ready or not.
-            usage: of the CPU.
-            value_of: the value of a PromQL query.
+        `current` ones are there, ready or not; `value_of` gives the value of a PromQL query.
         """
         if not self._recommended:
             self._recommended.append((at, current))  # a new controller begins with what it finds

@@ -57,31 +57,18 @@ def draw_tokens(source: np.random.Generator, count: int, texts: int) -> np.ndarr
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What one replica does.
+    """What one replica does."""
 
-    Attributes:
-        workers: threads that run the model.
-        tokens_per_second: of all of them, with many texts waiting: `polyhead tune` measures it.
-        run_seconds: what a run costs besides its tokens.
-        beside_seconds: what a request takes outside the queue and its run: HTTP, tokenising, the answer.
-        start_seconds: from a new replica to a ready one, with its image on the node.
-        run_tokens: at most, in one run.
-        texts: of a request: callers of a fast card send many.
-        cpu_request: cores.
-        cpu_besides: cores that the event loop and tokenising take at full load.
-        is_measured: whether its figures were measured; else they are assumed.
-    """
-
-    workers: int
-    tokens_per_second: float
-    run_seconds: float
-    start_seconds: float
-    beside_seconds: float = 0.003
-    run_tokens: int = RUN_TOKENS
-    texts: int = 1
-    cpu_request: float = 2.5
-    cpu_besides: float = 0.3
-    is_measured: bool = True
+    workers: int  # threads that run the model
+    tokens_per_second: float  # of all of them, with many texts waiting: `polyhead tune` measures it
+    run_seconds: float  # what a run costs besides its tokens
+    start_seconds: float  # from a new replica to a ready one, with its image on the node
+    beside_seconds: float = 0.003  # what a request takes outside the queue and its run: HTTP, tokenising, the answer
+    run_tokens: int = RUN_TOKENS  # at most, in one run
+    texts: int = 1  # of a request: callers of a fast card send many
+    cpu_request: float = 2.5  # cores
+    cpu_besides: float = 0.3  # cores that the event loop and tokenising take at full load
+    is_measured: bool = True  # whether its figures were measured; else they are assumed
 
 
 CPU = Machine(workers=2, tokens_per_second=11_000, run_seconds=0.0003, start_seconds=15)
@@ -92,19 +79,12 @@ GPU = Machine(1, 230_000, run_seconds=0.003, start_seconds=45, run_tokens=16_384
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A load.
+    """A load."""
 
-    Attributes:
-        load: by seconds, in replicas' worth of work: 1.0 keeps one replica busy all the time.
-        seconds: how long.
-        start: replicas at the beginning.
-        large_every: seconds between two requests of 63,000 tokens, on average; 0 is never.
-    """
-
-    load: Callable[[float], float]
+    load: Callable[[float], float]  # by seconds, in replicas' worth of work: 1.0 keeps one replica busy all the time
     seconds: float
-    start: int
-    large_every: float = 0.0
+    start: int  # replicas at the beginning
+    large_every: float = 0.0  # seconds between two requests of 63,000 tokens, on average; 0 is never
 
 
 def _between(at: float, start: float, length: float) -> float:
@@ -136,22 +116,18 @@ TRACES = {
 }
 
 
+Waiting = tuple[float, int, float, float, float]  # turn, order, left, came, tokens
+
+
 @dataclass(slots=True)
 class Replica:
-    """One replica: its workers, its queue in fair turns, and what it has counted.
-
-    Attributes:
-        number: of its own, and never another's.
-        ready_at: seconds.
-    """
+    """One replica: its workers, its queue in fair turns, and what it has counted."""
 
     machine: Machine
-    number: int
-    ready_at: float
+    number: int  # of its own, and never another's
+    ready_at: float  # seconds
     free: list[float] = field(default_factory=list)  # when each worker is free, a heap
-    waiting: list[tuple[float, int, float, float, float]] = field(
-        default_factory=list
-    )  # turn, order, left, came, tokens
+    waiting: list[Waiting] = field(default_factory=list)
     turn: float = 0.0  # of the request that was last given one
     order: int = 0
     small: float = 0.0  # tokens waiting of which a small request has to wait for: no request counts more than a run

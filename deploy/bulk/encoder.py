@@ -1,8 +1,9 @@
 """Texts to vectors in one actor: the service's engine without HTTP, so the same vectors to the bit; it knows no Ray."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,26 +13,24 @@ from model.artifact import Manifest
 from polyhead import Engine
 from service.errors import InferenceFailed
 from service.inference.backend import Float32Array
-from service.requests.plan import choose_prompt
+from service.local.options import read_call
+from service.requests.plan import plan_encoding
 from service.runner import Runner
 from service.settings import Settings
 
 TEXTS = 1024  # given to the engine at once: enough to find texts of equal length
 
 
-def check_choices(manifest: Manifest, *, dimensions: int | None, prompt_name: str | None) -> None:
-    """Refuses what `TextEncoder.load` could not encode with.
+def check_choices(manifest: Manifest, options: Mapping[str, Any]) -> None:
+    """Refuses options of `Engine.encode` that the model could not encode with.
 
     Raises:
-        ServiceError: the model has no such prompt.
-        ValueError: it is no embedder, or has not that many dimensions.
+        ServiceError: it has no such prompt, or not that many dimensions.
+        ValueError: it is no embedder.
     """
     if manifest.task != "embedding":
         raise ValueError(f"{manifest.model} is for {manifest.task.replace('_', '-')}: only an embedder gives vectors")
-    choose_prompt(manifest.defaults, name=prompt_name, text=None)
-    size = manifest.config.embedding_size
-    if dimensions is not None and not 1 <= dimensions <= size:
-        raise ValueError(f"dimensions is {dimensions}: this model has {size}")
+    plan_encoding(*read_call([""], None, options), manifest)
 
 
 class TextEncoder:
@@ -61,16 +60,7 @@ class TextEncoder:
         prompt_name: str | None = None,
         max_batch_tokens: int = 0,
     ) -> "TextEncoder":
-        """Verifies and loads an artifact.
-
-        Args:
-            directory: of the artifact.
-            provider: `cpu` or `cuda`.
-            threads: of one run.
-            dimensions: how many to keep; None is all.
-            normalize: whether each vector gets length 1.
-            prompt_name: one of the model's prompts; None is its default, if it has one.
-            max_batch_tokens: most tokens in one run, padding included; 0 is what the service takes there.
+        """Verifies and loads an artifact; options are the engine's and the service's, one run has so many threads.
 
         Raises:
             ArtifactError: the directory is no artifact, or not the one its manifest describes.
@@ -101,9 +91,7 @@ class TextEncoder:
     def add_vectors(self, rows: pa.Table, text_column: str) -> tuple[pa.Table, list[int]]:
         """A table with vectors, and the places of the rows whose text the model could not encode.
 
-        Args:
-            rows: a row without a text gets no vector. If there are vectors already, only what lacks one is encoded.
-            text_column: the column of texts.
+        A row without a text gets no vector. If there are vectors already, only what lacks one is encoded.
         """
         has_text = rows[text_column].is_valid().to_numpy(zero_copy_only=False)
         is_there = np.zeros(len(rows), dtype=bool)

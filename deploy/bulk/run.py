@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace, load: Load) -> dict[str, Any]:
     output, columns = Output(uri_of(options.output)), Columns(options.id_column, options.text_column)
     choices = {"prompt_name": options.prompt_name, "dimensions": options.dimensions, "normalize": options.normalize}
     manifest = Artifact.open(options.model).manifest
-    check_choices(manifest, dimensions=options.dimensions, prompt_name=options.prompt_name)
+    check_choices(manifest, choices)
     sources = find_sources([uri_of(place) for place in options.input])
     check_source(sources[0], columns)  # what is wrong with all is said before Ray starts
     with output.locked():

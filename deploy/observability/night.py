@@ -46,14 +46,7 @@ PICTURE = Path("docs/pictures/night.svg")
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """A part of the night.
-
-    Attributes:
-        name: what happens at its beginning.
-        share: of the night.
-        do: brings it about.
-        alerts: that have to fire then.
-    """
+    """A share of the night, with what brings it about at its beginning, and the alerts that have to fire then."""
 
     name: str
     share: float
@@ -63,22 +56,12 @@ class Act:
 
 @dataclass
 class Night:
-    """The running service, and its answers so far.
+    """The running service, its answers so far, by load and window, and the code with which the bulk run ended."""
 
-    Attributes:
-        address: of nginx.
-        replicas: behind it.
-        steady: requests for both models in turn.
-        flood: requests for the first model.
-        given: the command line.
-        answers: of each load, in windows: when the window began, and its answers.
-        bulk: the code with which the bulk run ended.
-    """
-
-    address: Address
+    address: Address  # of nginx
     replicas: Sequence[Replica]
-    steady: Sequence[Request]
-    flood: Sequence[Request]
+    steady: Sequence[Request]  # for both models in turn
+    flood: Sequence[Request]  # for the first model
     given: argparse.Namespace
     answers: dict[str, list[tuple[float, Tally]]] = field(default_factory=lambda: {"steady": [], "flood": []})
     bulk: int | None = None

@@ -39,20 +39,13 @@ LEAST_REQUESTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Burn:
-    """One speed at which the budget burns.
+    """One speed at which the budget burns: both windows have to, for as long as `wait` says."""
 
-    Attributes:
-        factor: times the speed that just uses the budget up in 30 days.
-        long, short: windows that both have to burn that fast.
-        wait: how long they have to.
-        severity: `page` wakes somebody, `ticket` is for the next working day.
-    """
-
-    factor: float
+    factor: float  # times the speed that just uses the budget up in 30 days
     long: str
     short: str
     wait: str
-    severity: Literal["page", "ticket"]
+    severity: Literal["page", "ticket"]  # the first wakes somebody, the second is for the next working day
 
 
 BURNS = (Burn(14.4, "1h", "5m", "2m", "page"), Burn(6, "6h", "30m", "15m", "page"), Burn(1, "3d", "6h", "1h", "ticket"))

@@ -131,23 +131,18 @@ def _history() -> list[Panel]:
             quantiles | {"objective": f"vector({_OBJECTIVE:g})"},
             unit="s",
         ),
-        _limits(),
+        make_lines(
+            "Of each limit",
+            "How much of each limit is in use, by the instance that is closest to it.",
+            {
+                "workers": f"max({rate(names.WORKER_BUSY, by=EACH)} / {total(names.WORKERS, by=EACH)})",
+                "queue": _fullest(names.QUEUE_TOKENS, names.QUEUE_LIMIT_TOKENS),
+                "memory": _fullest(names.MEMORY_ANONYMOUS, names.MEMORY_LIMIT),
+                "open files": _fullest(OPEN_FILES, MOST_FILES),
+            },
+            unit=SHARE,
+        ),
     ]
-
-
-def _limits() -> Panel:
-    """The limits that are closest to being reached."""
-    return make_lines(
-        "Of each limit",
-        "How much of each limit is in use, by the instance that is closest to it.",
-        {
-            "workers": f"max({rate(names.WORKER_BUSY, by=EACH)} / {total(names.WORKERS, by=EACH)})",
-            "queue": _fullest(names.QUEUE_TOKENS, names.QUEUE_LIMIT_TOKENS),
-            "memory": _fullest(names.MEMORY_ANONYMOUS, names.MEMORY_LIMIT),
-            "open files": _fullest(OPEN_FILES, MOST_FILES),
-        },
-        unit=SHARE,
-    )
 
 
 def _fullest(used: str, limit: str) -> str:

@@ -31,7 +31,8 @@ INK, PALE, GRID, BACKGROUND = "#1f2933", "#6b7785", "#e3e8ee", "#f4f6f9"
 LEGEND_MOST, LABELS_MOST = 8, 7  # entries below a panel, labels beside a heatmap
 MARGIN = 0.008  # of the width
 
-Panel = Target = dict[str, Any]
+Panel = dict[str, Any]
+Target = dict[str, Any]
 Found = Sequence[tuple[Target, Series]]  # the data of a panel's queries
 
 _STYLE: Any = {  # matplotlib's types list every key as a literal
@@ -74,15 +75,7 @@ def ask(prometheus: Prometheus, target: Target, start: float, end: float, *, ste
 
 
 def draw(panels: Sequence[Panel], prometheus: Prometheus, start: float, end: float, path: Path) -> None:
-    """Draws all panels over a time range.
-
-    Args:
-        panels: the dashboard's.
-        prometheus: who has the data.
-        start: seconds since 1970.
-        end: likewise.
-        path: of the PNG.
-    """
+    """Draws panels as a PNG, between two moments in seconds since 1970."""
     lines = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(WIDTH, lines * LINE_HEIGHT), dpi=DPI, facecolor=BACKGROUND)

@@ -323,12 +323,15 @@ def test_says_what_is_wrong_before_ray_starts(
 ) -> None:
     corpus, output = tmp_path / "a.jsonl", tmp_path / "output"
     corpus.write_text('{"id": "a", "text": "b", "extra": 0}\n')
-    Output(output.as_uri()).claim({"identity": identity(read_manifest(embedder.artifact)), "dimensions": None})
+    manifest = read_manifest(embedder.artifact)
+    made_by = {"model": manifest.model, "identity": identity(manifest), "precision": manifest.precision}
+    choices = {"prompt_name": None, "dimensions": None, "normalize": True, "text_column": "text", "id_column": "id"}
+    Output(output.as_uri()).claim({**made_by, **choices})
     for more, message in {
         ("--text-column", "body"): "no column body; it has id, text, extra",
         ("--text-column", "extra"): "column extra holds int64, not texts",
         ("--prompt-name", "query"): "no named prompts",
-        ("--dimensions", "99999"): "dimensions is 99999: this model has",
+        ("--dimensions", "99999"): "dimensions: expected 1 to ",
         ("--dimensions", "10"): "was begun with dimensions None; name another --output",
     }.items():
         assert main(command(embedder.artifact, corpus, output, *more)[3:]) == 1
