@@ -1,9 +1,7 @@
 """`polyhead tune`: which precision, engine and use of this machine's cores suit a model, measured over HTTP.
 
-A checkpoint is exported in every form that this processor runs well; an artifact is measured as it is. A server of each
-form and each way to use the cores runs as it would be served, and answers requests of one text of natural length, one
-at a time and many at once. Sizes of batches are then tried in the way that gave the most texts a second. The table says
-what each gave, and the choice can be kept for `polyhead serve`.
+A server of each form and each way to use the cores runs as it would be served, and answers requests of one text of
+natural length, one at a time and many at once.
 """
 
 import asyncio

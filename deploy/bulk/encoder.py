@@ -34,11 +34,7 @@ def check_choices(manifest: Manifest, options: Mapping[str, Any]) -> None:
 
 
 class TextEncoder:
-    """Encodes lists of texts.
-
-    Attributes:
-        dimensions: of a vector.
-    """
+    """Encodes lists of texts to vectors of so many dimensions."""
 
     def __init__(
         self, engine: Engine, *, dimensions: int, normalize: bool = True, prompt_name: str | None = None

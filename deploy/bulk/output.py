@@ -34,11 +34,7 @@ class AnotherRun(Exception):
 
 
 class Output:
-    """The folder.
-
-    Args:
-        uri: of a folder, local or of an object store; it need not be there yet.
-    """
+    """The folder, local or of an object store; it need not be there yet."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri

@@ -179,11 +179,7 @@ def start_tally() -> Any:
 
 @contextmanager
 def quiet(log: Path) -> Iterator[TextIO]:
-    """Sends to a file everything that is printed, until the block ends: Ray's own lines from C++ and other nodes, too.
-
-    Yields:
-        What was standard error.
-    """
+    """Sends to a file all that is printed, Ray's own lines from C++ and other nodes, too; yields what was stderr."""
     kept = {number: os.dup(number) for number in (STDOUT, STDERR)}
     with log.open("ab") as file, os.fdopen(os.dup(STDERR), "w", encoding="utf-8") as terminal:
         _redirect(dict.fromkeys(kept, file.fileno()))

@@ -113,11 +113,7 @@ def _log() -> Path:
 def _ray(address: str | None, kind: str) -> Iterator[int]:
     """Joins a cluster until the block ends, or starts one of this machine alone, which listens for no other.
 
-    Yields:
-        How many actors there is room for: one a core, or a GPU.
-
-    Raises:
-        ValueError: the cluster has none for an encoder.
+    Yields how many actors there is room for: one a core, or a GPU. A cluster without any is a ValueError.
     """
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     with ExitStack() as ended:

@@ -89,11 +89,7 @@ def node(*flags: str) -> Iterator[None]:
 
 
 class Cluster:
-    """A head that computes nothing, and one node that does. Use it in a `with` block.
-
-    Attributes:
-        address: of the head.
-    """
+    """A head that computes nothing, and one node that does. Use it in a `with` block."""
 
     def __init__(self, cores: int) -> None:
         port = free_port()
