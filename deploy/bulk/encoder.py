@@ -34,15 +34,11 @@ def check_choices(manifest: Manifest, options: Mapping[str, Any]) -> None:
 
 
 class TextEncoder:
-    """Encodes lists of texts to vectors of so many dimensions."""
+    """Encodes lists of texts to vectors of so many dimensions, and of length 1 unless `options` say otherwise."""
 
-    def __init__(
-        self, engine: Engine, *, dimensions: int, normalize: bool = True, prompt_name: str | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, dimensions: int, **options: Any) -> None:
         self.dimensions = dimensions
-        self._engine = engine
-        self._normalize = normalize
-        self._prompt_name = prompt_name
+        self._engine, self._options = engine, {"normalize": True, **options}
 
     @classmethod
     def load(
@@ -50,13 +46,11 @@ class TextEncoder:
         directory: Path,
         *,
         provider: str = "cpu",
-        threads: int = 1,
-        dimensions: int | None = None,
-        normalize: bool = True,
-        prompt_name: str | None = None,
         max_batch_tokens: int = 0,
+        dimensions: int | None = None,
+        **options: Any,
     ) -> "TextEncoder":
-        """Verifies and loads an artifact; options are the engine's and the service's, one run has so many threads.
+        """Verifies and loads an artifact; `options` are `Engine.encode`'s.
 
         Raises:
             ArtifactError: the directory is no artifact, or not the one its manifest describes.
@@ -65,13 +59,12 @@ class TextEncoder:
             model=directory,
             provider=provider,
             workers=1,  # an actor a core
-            intra_op_threads=threads,
+            intra_op_threads=1,
             max_batch_tokens=max_batch_tokens,
             max_queue_delay=math.inf,
         )
         engine = Engine(Runner.load(directory, settings))
-        size = dimensions or engine.dimensions
-        return cls(engine, dimensions=size, normalize=normalize, prompt_name=prompt_name)
+        return cls(engine, dimensions or engine.dimensions, **options)
 
     def encode(self, texts: Sequence[str]) -> Float32Array:
         """Vectors [N, dimensions] of N texts, in their order.
@@ -79,9 +72,7 @@ class TextEncoder:
         Raises:
             InferenceFailed: a vector is not finite.
         """
-        encoded = self._engine.encode(
-            list(texts), dimensions=self.dimensions, normalize=self._normalize, prompt_name=self._prompt_name
-        )
+        encoded = self._engine.encode(list(texts), dimensions=self.dimensions, **self._options)
         return np.asarray(encoded.embeddings, dtype=np.float32)
 
     def add_vectors(self, rows: pa.Table, text_column: str) -> tuple[pa.Table, list[int]]:

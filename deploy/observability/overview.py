@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.models.common import StackingMode
 
-from deploy.observability.objectives import AVAILABILITY, BUDGET, LATENCY, LATENCY_SECONDS, errors, slow
+from deploy.observability.objectives import AVAILABILITY, BUDGET, ERROR_RATIO, LATENCY, LATENCY_SECONDS, SLOW_RATIO
 from deploy.observability.panels import (
     EACH,
     NOT_REFUSED,
@@ -99,13 +99,13 @@ def _budgets() -> list[Panel]:
         _budget_left(
             "Error budget left",
             f"Of 30 days: {1 - AVAILABILITY:.1%} of the POST requests may fail. Below 0 the objective is missed.",
-            f"{recorded(errors(BUDGET))} / {1 - AVAILABILITY:.6g}",
+            f"{recorded(ERROR_RATIO + BUDGET)} / {1 - AVAILABILITY:.6g}",
             alert="PolyheadErrorBudgetBurn",
         ),
         _budget_left(
             "Latency budget left",
             f"Of 30 days: {1 - LATENCY:.0%} of the answers may take longer than their size allows.",
-            f"{recorded(slow(BUDGET))} / {1 - LATENCY:.6g}",
+            f"{recorded(SLOW_RATIO + BUDGET)} / {1 - LATENCY:.6g}",
             alert="PolyheadLatencyBudgetBurn",
         ),
     ]
