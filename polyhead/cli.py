@@ -396,9 +396,10 @@ def _artifact(named: Path | None) -> Path:
     from model.artifact import ArtifactError  # noqa: PLC0415 - imported when it is wanted
     from polyhead.models import default_artifact, is_hub_id  # noqa: PLC0415 - likewise
 
-    if named is not None and is_hub_id(named):
-        raise ArtifactError(f"{named} is no folder here: `polyhead export {named}` makes an artifact of it")
-    return named or default_artifact()
+    found = named or default_artifact()
+    if is_hub_id(found):
+        raise ArtifactError(f"{found} is no folder here: `polyhead export {found}` makes an artifact of it")
+    return found
 
 
 def _serve_parser() -> Any:

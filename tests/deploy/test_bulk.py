@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -229,16 +228,6 @@ def begin(model: Path, corpus: Path, output: Path, address: str, files: int) -> 
     return process
 
 
-def encoders() -> list[str]:
-    """Ray's processes that encode; Ray names them so."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # it has ended
-            name = path.read_bytes().decode(errors="replace")
-            found += [name] if name.startswith("ray::") and EncodeShards.__name__ in name else []
-    return found
-
-
 def test_a_killed_run_is_gone_on_with_and_outlives_its_node_with_one_core_left(
     long_corpus: Path, tmp_path: Path, embedder: TaskArtifact, cluster: Cluster
 ) -> None:
@@ -247,10 +236,10 @@ def test_a_killed_run_is_gone_on_with_and_outlives_its_node_with_one_core_left(
     with begin(embedder.artifact, long_corpus, output, cluster.address, files=1) as process:
         with pytest.raises(AnotherRun, match=f"written by process {process.pid} on "), Output(output.as_uri()).locked():
             pass
-        assert encoders()
+        assert list(show.actor_pids())
         os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
-    wait_until(lambda: not encoders())  # they may write one more file each
+    wait_until(lambda: not list(show.actor_pids()))  # they may write one more file each
     done = [pq.read_metadata(file).num_rows for file in output.glob("*.parquet")]
     with begin(embedder.artifact, long_corpus, output, cluster.address, files=len(done) + 1) as process:
         cluster.replace_node(cores=1)
