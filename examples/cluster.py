@@ -79,8 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run(parser, options)
     except (ArtifactError, OSError, ValueError) as error:  # no such model or file, or one of another kind
         parser.exit(1, f"{parser.prog}: {error}\n")
-    except KeyboardInterrupt:
-        parser.exit(130, f"{parser.prog}: interrupted\n")
 
 
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

@@ -86,14 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--index", type=Path, help="where vectors are kept (default: FOLDER/.search.npz)")
     parser.add_argument("--top", type=int, default=5, help="hits to print (default: %(default)s)")
     options = parser.parse_args(arguments)
-    if options.top < 1:
-        parser.error(f"--top {options.top}: expected at least 1")
     try:
         run(parser, options)
     except (ArtifactError, OSError, ValueError, NotImplementedError) as error:  # no such model, file or pattern
         parser.exit(1, f"{parser.prog}: {error}\n")
-    except KeyboardInterrupt:
-        parser.exit(130, f"{parser.prog}: interrupted\n")
 
 
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

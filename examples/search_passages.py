@@ -84,16 +84,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--top", type=int, default=5, help="hits to print (default: %(default)s)")
     options = parser.parse_args(arguments)
-    if options.top < 1:
-        parser.error(f"--top {options.top}: expected at least 1")
     try:
         run(options)
     except ImportError as error:
         parser.exit(1, f"{parser.prog}: {error}: `pip install qdrant-client`\n")
     except (ArtifactError, OSError, ValueError) as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
-    except KeyboardInterrupt:
-        parser.exit(130, f"{parser.prog}: interrupted; the next call goes on from here\n")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -4,7 +4,6 @@ Commands of this package are functions here; `serve`, `export`, `heads` and `tra
 are shown and completed here (`polyhead.described`). Nothing heavy is imported before a command is chosen.
 """
 
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from polyhead.described import Described, Training
 from polyhead.output import FAILED, OutputError, one_line_failures, say, unwritten, write
@@ -36,6 +36,16 @@ app = typer.Typer(
 )
 cache = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
 app.add_typer(cache, name="cache")
+
+
+class OneLine(TyperCommand):
+    """A command whose failures are one line."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs it."""
+        with one_line_failures(ctx.command_path):
+            return super().invoke(ctx)
+
 
 _DEFAULT = "[default: POLYHEAD_MODEL, else artifacts/all-MiniLM-L6-v2]"
 Artifact = Annotated[
@@ -79,6 +89,7 @@ def _polyhead(
 
 
 @app.command(
+    cls=OneLine,
     epilog="""\
 \b
 examples:
@@ -88,7 +99,7 @@ examples:
   cat texts.txt | polyhead encode --dimensions 64 > out.jsonl
   polyhead encode --model artifacts/ranker --pairs "Where did the cat sit?" "The cat sat on the mat."
 
-Exit code 0: everything is written; 1: no file is, and the last line on stderr says why; 2: wrong command line."""
+Exit code 0: everything is written; 1: no file is, and the last line on stderr says why; 2: wrong command line.""",
 )
 def encode(
     context: typer.Context,
@@ -126,31 +137,31 @@ def encode(
 
     As `POST /encode` does: the same vectors, to the bit.
     """
-    with one_line_failures("polyhead encode"):
-        from polyhead.encode import encode as run  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.encode import encode as run  # noqa: PLC0415 - imported when it is wanted
 
-        if pair_field and not pairs:
-            context.fail("--pair-field: only with --pairs")
-        second = (pair_field or "text_pair") if pairs else None
-        chosen = _source(context, texts, source, kind, (field, second, id_field))
-        options = {
-            "dimensions": dimensions,
-            "normalize": False if no_normalize else None,
-            "truncate": not no_truncate,
-            "prompt_name": prompt_name,
-            "prompt": prompt,
-            "aggregation": aggregation,
-        }
-        run(chosen, _model(model), output, options, is_quiet=quiet)
+    if pair_field and not pairs:
+        context.fail("--pair-field: only with --pairs")
+    second = (pair_field or "text_pair") if pairs else None
+    chosen = _source(context, texts, source, kind, (field, second, id_field))
+    options = {
+        "dimensions": dimensions,
+        "normalize": False if no_normalize else None,
+        "truncate": not no_truncate,
+        "prompt_name": prompt_name,
+        "prompt": prompt,
+        "aggregation": aggregation,
+    }
+    run(chosen, model, output, options, is_quiet=quiet)
 
 
 @app.command(
+    cls=OneLine,
     epilog="""\
 \b
 examples:
   polyhead explain "A cat sat down." "The kitten is resting."
   polyhead explain --json "A cat sat down." "The kitten is resting."    all of it, as `POST /explain` answers
-  polyhead explain --model artifacts/sentiment --through network "I like it."    a classifier's logit"""
+  polyhead explain --model artifacts/sentiment --through network "I like it."    a classifier's logit""",
 )
 def explain(
     a: Annotated[str, typer.Argument(metavar="A", help="a text")],
@@ -176,18 +187,18 @@ def explain(
     terms, as numbers and as shares of the sum; all others stand together in its last line. With --through network a
     classifier's largest logit is a sum over the input tokens, and the table shows its terms of the largest size.
     """
-    with one_line_failures("polyhead explain"):
-        from polyhead.explain import explain as run  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.explain import explain as run  # noqa: PLC0415 - imported when it is wanted
 
-        run(a, b, _model(model), through=through, at=at, top=top, as_json=as_json)
+    run(a, b, model, through=through, at=at, top=top, as_json=as_json)
 
 
 @app.command(
+    cls=OneLine,
     epilog="""\
 \b
 examples:
   polyhead rerank "Where did the cat sit?" "It rained all day." "The cat sat on the mat."
-  polyhead rerank "Where did the cat sit?" --input docs.csv --field body --id key --top 10 --json"""
+  polyhead rerank "Where did the cat sit?" --input docs.csv --field body --id key --top 10 --json""",
 )
 def rerank(
     context: typer.Context,
@@ -203,19 +214,19 @@ def rerank(
     as_json: JsonFlag = False,
 ) -> None:
     """Order documents by how well they fit a query, best first, as `POST /rerank` does."""
-    with one_line_failures("polyhead rerank"):
-        from polyhead.score import rerank as run  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.score import rerank as run  # noqa: PLC0415 - imported when it is wanted
 
-        chosen = _source(context, documents, source, kind, (field, None, id_field))
-        run(query, chosen, _model(model), top=top, as_json=as_json)
+    chosen = _source(context, documents, source, kind, (field, None, id_field))
+    run(query, chosen, model, top=top, as_json=as_json)
 
 
 @app.command(
+    cls=OneLine,
     epilog="""\
 \b
 examples:
   polyhead similar "A cat sat down." "The kitten rests." "It rained."
-  cat lines.txt | polyhead similar "A cat sat down." -"""
+  cat lines.txt | polyhead similar "A cat sat down." -""",
 )
 def similar(
     context: typer.Context,
@@ -230,19 +241,19 @@ def similar(
     as_json: JsonFlag = False,
 ) -> None:
     """Score a text with each of others, in their order: cosines of an embedder, a reranker's own scores."""
-    with one_line_failures("polyhead similar"):
-        from polyhead.score import similar as run  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.score import similar as run  # noqa: PLC0415 - imported when it is wanted
 
-        chosen = _source(context, others, source, kind, (field, None, id_field))
-        run(text, chosen, _model(model), as_json=as_json)
+    chosen = _source(context, others, source, kind, (field, None, id_field))
+    run(text, chosen, model, as_json=as_json)
 
 
 @app.command(
+    cls=OneLine,
     epilog="""\
 \b
 examples:
   polyhead classify --model artifacts/sentiment "I like it."
-  polyhead classify "The cat sat on the mat." --label animals --label weather    labels of your own, any model"""
+  polyhead classify "The cat sat on the mat." --label animals --label weather    labels of your own, any model""",
 )
 def classify(
     context: typer.Context,
@@ -261,41 +272,37 @@ def classify(
     as_json: JsonFlag = False,
 ) -> None:
     """Name the labels of texts and their scores, best first: a classifier's own, or yours by --label."""
-    with one_line_failures("polyhead classify"):
-        from polyhead.score import classify as run  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.score import classify as run  # noqa: PLC0415 - imported when it is wanted
 
-        chosen = _source(context, texts, source, kind, (field, None, id_field))
-        run(chosen, labels or [], _model(model), top=top, as_json=as_json)
+    chosen = _source(context, texts, source, kind, (field, None, id_field))
+    run(chosen, labels or [], model, top=top, as_json=as_json)
 
 
-@app.command()
+@app.command(cls=OneLine)
 def info(
-    context: typer.Context,
     artifact: Artifact = None,
     model: SameAsFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="the whole manifest, as JSON")] = False,
 ) -> None:
     """Describe an artifact: its model, task, network and files. `polyhead verify` checks the files."""
-    with one_line_failures("polyhead info"):
-        from polyhead.info import info as run  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.info import info as run  # noqa: PLC0415 - imported when it is wanted
 
-        run(_artifact(context, artifact, model), as_json=as_json)
+    run(_artifact(artifact or model), as_json=as_json)
 
 
-@app.command()
-def verify(context: typer.Context, artifact: Artifact = None, model: SameAsFlag = None) -> None:
+@app.command(cls=OneLine)
+def verify(artifact: Artifact = None, model: SameAsFlag = None) -> None:
     """Check an artifact's files, and that it loads.
 
     Every file has the size and SHA-256 that the manifest says, the tokenizer can be read, and the graph loads. Exit
     code 0: all of it is so; 1: it is not, and one line on stderr says what; 2: wrong command line.
     """
-    with one_line_failures("polyhead verify"):
-        from polyhead.info import verify as run  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.info import verify as run  # noqa: PLC0415 - imported when it is wanted
 
-        run(_artifact(context, artifact, model))
+    run(_artifact(artifact or model))
 
 
-@app.command()
+@app.command(cls=OneLine)
 def tune(
     context: typer.Context,
     models: Annotated[
@@ -304,8 +311,10 @@ def tune(
     ] = None,
     *,
     model: SameAsFlag = None,
-    seconds: Annotated[float, typer.Option(help="time for each way, besides its start")] = 6.0,
-    cores: Annotated[int | None, typer.Option(help="cores to share out [default: those this process may use]")] = None,
+    seconds: Annotated[float, typer.Option(min=0, help="time for each way, besides its start")] = 6.0,
+    cores: Annotated[
+        int | None, typer.Option(min=1, help="cores to share out [default: those this process may use]")
+    ] = None,
     max_batch_tokens: Annotated[
         list[int] | None,
         typer.Option(min=1, metavar="TOKENS", help="also try batches of this size; may be given several times"),
@@ -323,19 +332,13 @@ def tune(
     time, memory and fidelity, and commands to copy: for the most texts a second, and for the shortest wait of a text
     that comes alone. Sizes of batches are tried in the way that gave each form the most texts a second.
     """
-    with one_line_failures("polyhead tune"):
-        from polyhead.models import default_artifact  # noqa: PLC0415 - imported when it is wanted
-        from polyhead.tune import tune as run  # noqa: PLC0415 - likewise
-        from service.machine import usable_cores  # noqa: PLC0415 - likewise
+    from polyhead.models import default_artifact  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.tune import tune as run  # noqa: PLC0415 - likewise
+    from service.machine import usable_cores  # noqa: PLC0415 - likewise
 
-        if not 0 < seconds < math.inf:
-            context.fail("--seconds must be above 0")
-        if cores is not None and not 1 <= cores <= usable_cores():
-            context.fail(f"--cores must be from 1 to {usable_cores()}, those this process may use")
-        if models and model:
-            context.fail("--model: not allowed with argument MODEL")
-        named = models or ([model] if model else [default_artifact()])
-        run(named, cores or usable_cores(), seconds, aim, max_batch_tokens or [])
+    if cores is not None and cores > usable_cores():
+        context.fail(f"--cores must be from 1 to {usable_cores()}, those this process may use")
+    run(models or [model or default_artifact()], cores or usable_cores(), seconds, aim, max_batch_tokens or [])
 
 
 @cache.callback()
@@ -352,50 +355,51 @@ def _list_cache(context: typer.Context) -> None:
         say(f"in {cache_folder()}")
 
 
-@cache.command("clear")
+@cache.command("clear", cls=OneLine)
 def _clear_cache(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="what to remove [default: all]")] = None,
 ) -> None:
     """Remove exports from the cache."""
-    with one_line_failures("polyhead cache clear"):
-        from polyhead.models import clear_cache  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.models import clear_cache  # noqa: PLC0415 - imported when it is wanted
 
-        for path in clear_cache(names or []):
-            write(f"removed {path}\n")
+    for path in clear_cache(names or []):
+        write(f"removed {path}\n")
 
 
 def _source(
     context: typer.Context,
-    texts: list[str] | None,
+    given: list[str] | None,
     path: str | None,
     kind: str | None,
-    fields: tuple[str, str | None, str | None],
+    names: tuple[str, str | None, str | None],
 ) -> Any:
-    """The texts that the command line names; `fields` are the names of a text, of a pair's second one, and of ids."""
-    from polyhead.encode import read_source  # noqa: PLC0415 - imported when it is wanted
-    from polyhead.texts import Fields  # noqa: PLC0415 - likewise
+    """The texts that the command line names; `names` are those of a text, of a pair's second one, and of ids."""
+    from polyhead.encode import Source  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.texts import STANDARD_INPUT, Fields  # noqa: PLC0415 - likewise
 
-    return read_source(texts or [], path, Fields(*fields), kind, context.fail)
+    texts, fields = given or [], Fields(*names)
+    if texts == [STANDARD_INPUT]:
+        texts, path = [], STANDARD_INPUT
+    if texts and (path or STANDARD_INPUT in texts):
+        context.fail("give texts, or --input FILE, or - for standard input: not both")
+    if texts and (kind or fields.are_chosen):
+        context.fail("--field, --id and --format are for files: texts of the command line have none of these")
+    if fields.pair is not None and len(texts) % 2:
+        context.fail(f"--pairs: {len(texts)} texts are no pairs: give two for each")
+    if not (texts or path) and (sys.stdin is None or sys.stdin.isatty()):  # None: it was closed
+        context.fail("no texts: give them as arguments, with --input FILE, or pipe them in")
+    return Source(tuple(texts), path or STANDARD_INPUT, fields, kind)
 
 
-def _artifact(context: typer.Context, argument: Path | None, flag: Path | None) -> Path:
+def _artifact(named: Path | None) -> Path:
     """The artifact that the command line names, or the default one."""
     from model.artifact import ArtifactError  # noqa: PLC0415 - imported when it is wanted
-    from polyhead.models import is_hub_id  # noqa: PLC0415 - likewise
+    from polyhead.models import default_artifact, is_hub_id  # noqa: PLC0415 - likewise
 
-    named = _model(flag if argument is None else argument)
-    if argument is not None and flag is not None:
-        context.fail("--model: not allowed with argument ARTIFACT")
-    if is_hub_id(named):
-        raise ArtifactError(f"{named} is no folder here: `polyhead export {named}` makes an artifact of it")
-    return named
-
-
-def _model(named: Path | None) -> Path:
-    """The model that the command line names, or the default artifact."""
-    from polyhead.models import default_artifact  # noqa: PLC0415 - imported when it is wanted
-
-    return named or default_artifact()
+    found = named or default_artifact()
+    if is_hub_id(found):
+        raise ArtifactError(f"{found} is no folder here: `polyhead export {found}` makes an artifact of it")
+    return found
 
 
 def _serve_parser() -> Any:

@@ -14,25 +14,17 @@ Run = Callable[[list[str]], int]
 
 
 class Described(TyperCommand):
-    """A command.
-
-    Args:
-        name: of the command.
-        short: what it does, in a line.
-        parser: describes the flags; called when they are wanted.
-        run: called with the words behind the name; returns the exit code.
-    """
+    """A command: `parser`, called when it is wanted, describes the flags; `run` takes the words: its exit code."""
 
     def __init__(self, name: str, short: str, parser: Parser, run: Run) -> None:
         super().__init__(name, short_help=short, rich_markup_mode=None)
         self._parser, self._run = parser, run
-        self._described = self._takes_beginnings = False
+        self._takes_beginnings: bool | None = None
 
     def describe(self) -> None:
         """Reads the flags once."""
-        if self._described:
+        if self._takes_beginnings is not None:
             return
-        self._described = True
         parser = self._parser()
         self.help, self.epilog = _unwrapped(parser.description), _unwrapped(parser.epilog)
         self.params, self._takes_beginnings = _params(parser), parser.allow_abbrev
@@ -86,20 +78,14 @@ class Training(TyperGroup):
         (below,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
         described = {choice.dest: str(choice.help) for choice in below._choices_actions}
         for name, made in below.choices.items():
-            run = _with_name(main, name)
-            self.add_command(Described(name, described.get(name, ""), _constant(made), run))
-
-
-def _with_name(main: Callable[[list[str]], int], name: str) -> Run:
-    return lambda arguments: main([name, *arguments])
-
-
-def _constant(parser: argparse.ArgumentParser) -> Parser:
-    return lambda: parser
-
-
-def _is_shown(action: argparse.Action) -> bool:
-    return action.help != argparse.SUPPRESS and not isinstance(action, argparse._HelpAction)
+            self.add_command(
+                Described(
+                    name,
+                    described.get(name, ""),
+                    lambda made=made: made,  # type: ignore[misc]
+                    lambda arguments, name=name: main([name, *arguments]),  # type: ignore[misc]
+                )
+            )
 
 
 def _params(parser: argparse.ArgumentParser) -> list[Any]:
@@ -108,8 +94,11 @@ def _params(parser: argparse.ArgumentParser) -> list[Any]:
     def nothing() -> None:
         pass
 
-    shown = [action for action in parser._actions if _is_shown(action)]
-    parameters = [_parameter(f"p{place}", action) for place, action in enumerate(shown)]
+    parameters = [
+        _parameter(f"p{place}", action)
+        for place, action in enumerate(parser._actions)
+        if action.help != argparse.SUPPRESS and not isinstance(action, argparse._HelpAction)
+    ]
     nothing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # as inspect reads it
     nothing.__annotations__ = {one.name: one.annotation for one in parameters}
     app = typer.Typer(add_completion=False, rich_markup_mode=None)

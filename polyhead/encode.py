@@ -11,7 +11,7 @@ import numpy as np
 
 from polyhead.models import load_engine
 from polyhead.output import OutputError, say
-from polyhead.texts import STANDARD_INPUT, Fields, InputError, Row, as_they_come, count_texts, read_texts
+from polyhead.texts import Fields, InputError, Row, as_they_come, count_texts, read_texts
 from polyhead.vectors import open_output
 from service.machine import bound_heap
 
@@ -20,19 +20,12 @@ PORTION = 4096  # most texts in memory at once
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where texts come from: the command line, else a file, else standard input.
+    """Where texts come from: the command line, else a file, else standard input."""
 
-    Attributes:
-        texts: of the command line; two by two where pairs are read.
-        path: of a file, or `-`.
-        fields: what tables and JSON lines call the texts.
-        kind: of the file, instead of its ending's; None for that.
-    """
-
-    texts: tuple[str, ...]
-    path: str
+    texts: tuple[str, ...]  # of the command line; two by two where pairs are read
+    path: str  # of a file, or `-`
     fields: Fields
-    kind: str | None = None
+    kind: str | None = None  # of the file, instead of its ending's
 
     def rows(self) -> Iterator[Row]:
         """Every text, or pair of texts, that a tokenizer can read.
@@ -54,15 +47,12 @@ class Source:
         return map(Row, zip(self.texts[::2], self.texts[1::2], strict=True))
 
 
-def encode(source: Source, model: Path, output: str | None, options: Mapping[str, Any], *, is_quiet: bool) -> None:
-    """Encodes texts and writes them, a portion at a time; says at the end how many were cut.
+def encode(
+    source: Source, model: Path | None, output: str | None, options: Mapping[str, Any], *, is_quiet: bool
+) -> None:
+    """Encodes texts by `Engine.encode`'s options and writes them, a portion at a time; says how many were cut.
 
-    Args:
-        source: of the texts.
-        model: the artifact.
-        output: a file; None for JSON lines on standard output.
-        options: `Engine.encode`'s.
-        is_quiet: whether neither a bar, if standard error is a terminal, nor the last line is shown.
+    Without a model it is the default one, without an output JSON lines on standard output.
 
     Raises:
         ArtifactError, InputError, OutputError, ServiceError: see there.
@@ -115,20 +105,3 @@ def _progress(source: Source, output: str | None, *, is_quiet: bool) -> Iterator
         return
     with tqdm(unit=" texts", unit_scale=True, total=count_texts(source.path)) as bar:
         yield bar.update
-
-
-def read_source(
-    texts: list[str], path: str | None, fields: Fields, kind: str | None, complain: Callable[[str], None]
-) -> Source:
-    """The texts' source as the command line names it; `complain` ends a wrong one with its message."""
-    if texts == [STANDARD_INPUT]:
-        texts, path = [], STANDARD_INPUT
-    if texts and (path or STANDARD_INPUT in texts):
-        complain("give texts, or --input FILE, or - for standard input: not both")
-    if texts and (kind or fields.are_chosen):
-        complain("--field, --id and --format are for files: texts of the command line have none of these")
-    if fields.pair is not None and len(texts) % 2:
-        complain(f"--pairs: {len(texts)} texts are no pairs: give two for each")
-    if not (texts or path) and (sys.stdin is None or sys.stdin.isatty()):  # None: it was closed
-        complain("no texts: give them as arguments, with --input FILE, or pipe them in")
-    return Source(tuple(texts), path or STANDARD_INPUT, fields, kind)

@@ -19,7 +19,7 @@ Term = tuple[float, str, str]
 def explain(
     a: str,
     b: str | None,
-    model: Path,
+    model: Path | None,
     *,
     through: Literal["pooling", "network"],
     at: int | None,
@@ -56,8 +56,12 @@ def explain(
 def table(explained: Explained, top: int) -> Iterator[str]:
     """The lines to print of a similarity, the largest terms first."""
     similarity, cells = float(explained.similarity), explained.contributions
+    rows, columns = np.unravel_index(np.argsort(-cells, axis=None, kind="stable")[:top], cells.shape)
+    left, right = [*explained.a.tokens, BIASES], [*explained.b.tokens, BIASES]  # the biases only through the network
     yield f"similarity {similarity:.4f} = sum over {cells.size} pairs of tokens, the largest:"
-    yield from _terms(similarity, largest_pairs(explained, top), float(cells.sum(dtype=np.float64)))
+    places = zip(rows, columns, strict=True)
+    terms = [(float(cells[row, column]), left[row], right[column]) for row, column in places]
+    yield from _terms(similarity, terms, float(cells.sum(dtype=np.float64)))
 
 
 def score_table(explained: ExplainedScore, top: int) -> Iterator[str]:
@@ -69,14 +73,6 @@ def score_table(explained: ExplainedScore, top: int) -> Iterator[str]:
     yield f"logit of {explained.labels[label]} {logit:.4f} = sum over {values.size - 1} tokens and the biases:"
     terms = [(float(values[place]), names[place], "") for place in places]
     yield from _terms(logit, terms, float(values.sum(dtype=np.float64)))
-
-
-def largest_pairs(explained: Explained, top: int) -> list[Term]:
-    """What pairs of tokens add to the similarity, largest first."""
-    cells = explained.contributions
-    rows, columns = np.unravel_index(np.argsort(-cells, axis=None, kind="stable")[:top], cells.shape)
-    left, right = [*explained.a.tokens, BIASES], [*explained.b.tokens, BIASES]  # the biases only through the network
-    return [(float(cells[row, column]), left[row], right[column]) for row, column in zip(rows, columns, strict=True)]
 
 
 def _terms(whole: float, terms: Sequence[Term], total: float) -> Iterator[str]:

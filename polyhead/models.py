@@ -18,7 +18,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Self
 from urllib.parse import quote
 
 from export.errors import ExportError, SourceError
@@ -51,12 +50,13 @@ def default_artifact() -> Path:
     return DEFAULT_ARTIFACT
 
 
-def load_engine(model: Path) -> Engine:
-    """The engine of an artifact, or of a model that is exported first.
+def load_engine(named: Path | None) -> Engine:
+    """The engine of an artifact, or of a model that is exported first; of None the default artifact's.
 
     Raises:
         ArtifactError, ExportError: it cannot be had; the message names it.
     """
+    model = named or default_artifact()
     try:
         return Engine.load(model)
     except (ArtifactError, ExportError):
@@ -67,25 +67,15 @@ def load_engine(model: Path) -> Engine:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A model, and how it is exported.
+    """A model, and how it is exported."""
 
-    Attributes:
-        model: a hub id or a checkpoint's folder; None for the default model.
-        revision: branch, tag or commit on the hub.
-        precision: of the artifact.
-        task: None for what the checkpoint is for.
-        max_length: longest text in tokens; None for what the checkpoint says.
-        allows_pickles: whether weights are also read from pickles, tensors alone.
-        engine: what computes plain answers; None for what the precision asks for.
-    """
-
-    model: str | None = None
-    revision: str | None = None
+    model: str | None = None  # a hub id or a checkpoint's folder; None for the default model
+    revision: str | None = None  # branch, tag or commit on the hub
     precision: str = "fp32"
-    task: str | None = None
-    max_length: int | None = None
-    allows_pickles: bool = False
-    engine: str | None = None
+    task: str | None = None  # None for what the checkpoint is for
+    max_length: int | None = None  # in tokens; None for what the checkpoint says
+    allows_pickles: bool = False  # whether weights are also read from pickles, tensors alone
+    engine: str | None = None  # what computes plain answers; None for what the precision asks for
 
     @property
     def flags(self) -> list[str]:
@@ -112,11 +102,6 @@ class Tuned:
     workers: int
     intra_op_threads: int
     max_batch_tokens: int | None = None
-
-    @classmethod
-    def here(cls, cores: int, *chosen: Any) -> Self:
-        """A choice for this processor and this many cores."""
-        return cls(processor_name(), cores, *chosen)
 
     @property
     def layout(self) -> dict[str, int]:
@@ -323,11 +308,11 @@ def _alone(target: Path) -> Iterator[None]:
 
 def _export(wanted: Wanted, folder: Folder, target: Path) -> None:
     """Runs the exporter in a process of its own: a server has no use for PyTorch in its memory."""
-    is_local = folder.revision is None
-    source = [str(folder.path)] if is_local and wanted.model else [] if is_local else [folder.id]
-    revision = [] if is_local else ["--revision", str(folder.revision)]
-    command = [sys.executable, "-m", "polyhead", "export", *source, *revision, *wanted.flags, "--output", str(target)]
-    environment = os.environ if is_local else {**os.environ, "HF_HUB_OFFLINE": "1"}  # its files are here by now
+    source, environment = [str(folder.path)] if wanted.model else [], dict(os.environ)
+    if folder.revision is not None:
+        source = [folder.id, "--revision", folder.revision]
+        environment["HF_HUB_OFFLINE"] = "1"  # its files are here by now
+    command = [sys.executable, "-m", "polyhead", "export", *source, *wanted.flags, "--output", str(target)]
     with subprocess.Popen(command, env=environment) as process:  # noqa: S603 - our own program
         try:
             code = process.wait()

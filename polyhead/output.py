@@ -49,11 +49,8 @@ def say(message: str) -> None:
 def one_line_failures(program: str, export_flags: Container[str] = ()) -> Iterator[None]:
     """Ends a command that fails with one line that begins with its name, and its exit code.
 
-    SIGTERM and SIGHUP do what Ctrl-C does, so that files are whole or not there.
-
-    Args:
-        program: the command's name.
-        export_flags: the flags of `polyhead export` that the command takes too.
+    SIGTERM and SIGHUP do what Ctrl-C does, so that files are whole or not there. `export_flags` are those of `polyhead
+    export` that the command takes too.
     """
     from export.command import endings_interrupt, is_interruption, with_flags_placed  # noqa: PLC0415
     from export.errors import ExportError  # noqa: PLC0415 - the command line answers --help without them
@@ -72,12 +69,7 @@ def one_line_failures(program: str, export_flags: Container[str] = ()) -> Iterat
     except BrokenPipeError:  # whoever read our output has seen enough, as `head` does
         sys.stdout = None
         raise typer.Exit(0) from None
-    except ServiceError as error:
-        say(f"{program}: {error.message}")
-        raise typer.Exit(FAILED) from None
-    except ExportError as error:
-        say(f"{program}: {with_flags_placed(' '.join(str(error).split()), export_flags)}")
-        raise typer.Exit(FAILED) from None
-    except (ArtifactError, InputError, OutputError, OSError) as error:
-        say(f"{program}: {' '.join(str(error).split())}")
+    except (ArtifactError, ExportError, InputError, OutputError, OSError, ServiceError) as error:
+        message = " ".join(str(error).split())
+        say(f"{program}: {with_flags_placed(message, export_flags) if isinstance(error, ExportError) else message}")
         raise typer.Exit(FAILED) from None

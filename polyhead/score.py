@@ -12,7 +12,7 @@ from polyhead.output import write
 from polyhead.texts import InputError, Row
 
 
-def rerank(query: str, source: Source, model: Path, *, top: int | None, as_json: bool) -> None:
+def rerank(query: str, source: Source, model: Path | None, *, top: int | None, as_json: bool) -> None:
     """Prints documents in the order of their scores, best first."""
     rows = _all_rows(source)
     with load_engine(model) as engine:
@@ -20,7 +20,7 @@ def rerank(query: str, source: Source, model: Path, *, top: int | None, as_json:
     _print([(one.index, float(one.score)) for one in ranked], rows, as_json=as_json)
 
 
-def similar(text: str, source: Source, model: Path, *, as_json: bool) -> None:
+def similar(text: str, source: Source, model: Path | None, *, as_json: bool) -> None:
     """Prints how similar each of some texts is to the first, in their order."""
     rows = _all_rows(source)
     with load_engine(model) as engine:
@@ -28,7 +28,7 @@ def similar(text: str, source: Source, model: Path, *, as_json: bool) -> None:
     _print(list(enumerate(scores.tolist())), rows, as_json=as_json)
 
 
-def classify(source: Source, labels: Sequence[str], model: Path, *, top: int | None, as_json: bool) -> None:
+def classify(source: Source, labels: Sequence[str], model: Path | None, *, top: int | None, as_json: bool) -> None:
     """Prints labels and their scores, best first: a classifier's own, or those that are given, of any model."""
     rows = _all_rows(source)
     with load_engine(model) as engine:

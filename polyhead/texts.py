@@ -9,8 +9,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Semaphore, Thread
+from queue import Queue
+from threading import Thread
 from typing import Any, NamedTuple
 
 STANDARD_INPUT = "-"
@@ -30,17 +30,11 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What tables and JSON lines call what is read.
-
-    Attributes:
-        text: the text.
-        pair: a pair's second text; None for single texts. In lines the two have a tab between them.
-        id: carried along to the output; None for none.
-    """
+    """What tables and JSON lines call what is read."""
 
     text: str = TEXT
-    pair: str | None = None
-    id: str | None = None
+    pair: str | None = None  # a pair's second text; None for single texts. In lines the two have a tab between them
+    id: str | None = None  # carried along to the output
 
     @property
     def are_chosen(self) -> bool:
@@ -192,19 +186,10 @@ def _require_columns(name: str, columns: Sequence[str], fields: Fields) -> None:
 def _cells(file: Any, name: str, fields: Fields, delimiter: str) -> Iterator[Row]:
     csv.field_size_limit(MOST_CELL_CHARACTERS)
     reader = csv.reader((f"{line}\n" for line in _lines(file, name)), delimiter=delimiter, strict=True)
-    began = 1  # line of the record that is read
     try:
         columns = next(reader, [])
-        if len(columns) == 1 and fields.text not in columns and (others := {*columns[0]} & {*";|\t,"}):
-            found = " or ".join(map(repr, sorted(others)))
-            ending = f"by its ending it has {delimiter!r} between cells, not {found}"
-            raise InputError(f"{name}, line 1: {ending}; change one of the two")
         _require_columns(name, columns, fields)
-        while True:
-            began = reader.line_num + 1
-            cells = next(reader, None)
-            if cells is None:
-                return
+        for cells in reader:
             place = f"{name}, line {reader.line_num}"
             if cells and len(cells) != len(columns):
                 wanted = f"expected {len(columns)} cells; put a cell with the separator in it into quotes"
@@ -212,16 +197,16 @@ def _cells(file: Any, name: str, fields: Fields, delimiter: str) -> Iterator[Row
             if cells:
                 yield _row(dict(zip(columns, cells, strict=True)), fields, place)
     except csv.Error as error:
-        place = f"line {began}" if reader.line_num == began else f"lines {began} to {reader.line_num}"
         fault = str(error).replace("\t", "\\t")
+        place = f"{name}, line {reader.line_num}"
         raise InputError(
-            f"{name}, {place}: a cell that holds quotes is in quotes, each of its own written twice ({fault})"
+            f"{place}: a cell that holds quotes is in quotes, each of its own written twice ({fault})"
         ) from error
 
 
 def _columns(path: Path, fields: Fields) -> Iterator[Row]:
     try:
-        from pyarrow import ArrowException, parquet, string  # noqa: PLC0415 - an extra, needed for these files only
+        from pyarrow import ArrowException, parquet  # noqa: PLC0415 - an extra, needed for these files only
     except ImportError as error:
         raise InputError("reading Parquet needs pyarrow: install the cli extra, pip install '.[cli]'") from error
     try:
@@ -229,9 +214,6 @@ def _columns(path: Path, fields: Fields) -> Iterator[Row]:
             _require_columns(str(path), file.schema_arrow.names, fields)
             number = 0
             for batch in file.iter_batches(columns=list(fields.flags)):
-                if fields.id is not None and getattr(batch[fields.id].type, "unit", None) == "ns":
-                    place = batch.schema.get_field_index(fields.id)  # Python's times end at microseconds
-                    batch = batch.set_column(place, fields.id, batch[fields.id].cast(string()))  # noqa: PLW2901
                 for record in batch.to_pylist():
                     number += 1
                     yield _row(record, fields, f"{path}, row {number}")
@@ -261,13 +243,11 @@ def as_they_come(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
     Raises:
         InputError: reading failed; portions before it are whole.
     """
-    arrived: SimpleQueue[Row | BaseException | None] = SimpleQueue()
-    space = Semaphore(2 * most)  # rows ahead of the reader of these portions
+    arrived: Queue[Row | BaseException | None] = Queue(2 * most)
 
     def read() -> None:
         try:
             for row in rows:
-                space.acquire()
                 arrived.put(row)
             arrived.put(None)
         except BaseException as error:
@@ -282,7 +262,6 @@ def as_they_come(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
             if found is None or isinstance(found, BaseException):
                 break
             portion.append(found)
-            space.release()
         if portion:
             yield portion
         if isinstance(found, BaseException):

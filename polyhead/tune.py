@@ -1,9 +1,7 @@
 """`polyhead tune`: which precision, engine and use of this machine's cores suit a model, measured over HTTP.
 
-A checkpoint is exported in every form that this processor runs well; an artifact is measured as it is. A server of each
-form and each way to use the cores runs as it would be served, and answers requests of one text of natural length, one
-at a time and many at once. Sizes of batches are then tried in the way that gave the most texts a second. The table says
-what each gave, and the choice can be kept for `polyhead serve`.
+A server of each form and each way to use the cores runs as it would be served, and answers requests of one text of
+natural length, one at a time and many at once.
 """
 
 import asyncio
@@ -15,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass, replace
+from functools import partial
 from http import HTTPStatus
 from importlib.util import find_spec
 from itertools import count
@@ -27,7 +26,7 @@ from tokenizers import Tokenizer
 
 from export.errors import SourceError
 from model.artifact import OPENVINO, TOKENIZER, Artifact, Manifest
-from model.processor import vector_instructions
+from model.processor import processor_name, vector_instructions
 from polyhead.models import Tuned, Wanted, exported, is_artifact, keep_tuned, name_to_export
 from polyhead.output import OutputError, say, write
 from service.settings import BATCH_TOKENS
@@ -38,7 +37,6 @@ TEXTS = 512
 BUSY_CLIENT = 0.8  # of a core: above it, a layout's figure may be the client's
 NOISE = 0.03  # two runs of one layout differ by as much: among those so near, the one with fewest processes is taken
 READY = "listening on "
-END_SECONDS = 30.0
 # What would keep the client out, or answer something else than the model's speed.
 NOT_MEASURED = ("UDS", "ADMIN_PORT", "API_KEYS", "API_KEYS_FILE", "ALLOWED_HOSTS", "TRACE_ENDPOINT", "LOG_LEVEL")
 CONNECTIONS = 64  # requests under way while throughput is measured: enough that batches fill
@@ -55,28 +53,16 @@ class NotMeasured(OutputError):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A use of the cores, and the size of a batch.
+    """A use of the cores, and the size of a batch."""
 
-    Attributes:
-        processes: processes that serve, each with a model of its own.
-        workers: threads of each process that run the model.
-        intra_op_threads: threads inside one run.
-        max_batch_tokens: padded tokens of a batch; None for what the server has otherwise.
-    """
-
-    processes: int
-    workers: int
-    intra_op_threads: int
-    max_batch_tokens: int | None = None
+    processes: int  # that serve, each with a model of its own
+    workers: int  # threads of each process that run the model
+    intra_op_threads: int  # inside one run
+    max_batch_tokens: int | None = None  # padded; None for what the server has otherwise
 
     def __str__(self) -> str:
         """For people."""
-        parts = (
-            (self.processes, "process", "es"),
-            (self.workers, "worker", "s"),
-            (self.intra_op_threads, "thread", "s"),
-        )
-        cores = ", ".join(f"{number} {name}{'' if number == 1 else plural}" for number, name, plural in parts)
+        cores = f"processes {self.processes}, workers {self.workers}, threads {self.intra_op_threads}"
         return cores if self.max_batch_tokens is None else f"{cores}, batches of {self.max_batch_tokens} tokens"
 
     @property
@@ -86,61 +72,47 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
-    """What a form of a model and a layout gave.
-
-    Attributes:
-        artifact: the form.
-        layout: the layout.
-        texts_per_second: with many requests of one text under way.
-        tokens_per_second: likewise.
-        latency_p50: median seconds of a request that comes alone.
-        latency_p95: 95th percentile of the same.
-        client_share: share of a core that the client took while many requests were under way; near 1, the client was
-            what held up.
-        memory: megabytes that all processes hold after these requests, shared ones counted once; None if the system
-            does not say.
-    """
-
-    artifact: Path
-    layout: Layout
-    texts_per_second: float
-    tokens_per_second: float
-    latency_p50: float
-    latency_p95: float
-    client_share: float
-    memory: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A request as bytes, and the tokens that its text was made of."""
-
-    request: bytes
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Rates:
-    """Answers in a time: texts and tokens a second, seconds of each request, the client's share of a core."""
+    """Answers in a time: texts and tokens a second, seconds of each request, the client's share of a core.
+
+    Where that share is near 1 the client was what held up.
+    """
 
     texts_per_second: float
     tokens_per_second: float
     seconds: Sequence[float]
     client_share: float
 
+    def latency(self, share: float) -> float:
+        """Seconds within which this share of the requests was answered."""
+        return float(np.quantile(self.seconds, share))
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a form of a model and a layout gave: to requests of one text one at a time, and to many at once.
+
+    `memory`: megabytes of all processes after these, shared ones counted once; None if the system does not say.
+    """
+
+    artifact: Path
+    layout: Layout
+    alone: Rates
+    together: Rates
+    memory: float | None = None
+
+
+Text = tuple[bytes, int]
+"""A request, and the tokens that its text was made of."""
+
 
 def tune(
     models: Sequence[Path], cores: int, seconds: float, kept: Aim | None = None, batch_tokens: Sequence[int] = ()
 ) -> None:
-    """Measures every form of the models in every way to share out the cores, and prints the table.
+    """Measures every form of the models in every way to share out the cores, for seconds each, and prints the table.
 
-    Args:
-        models: artifacts, checkpoints' folders or hub ids.
-        cores: how many cores to share out.
-        seconds: time for each measurement.
-        batch_tokens: values of `max_batch_tokens` to try, in the fastest way of each form to share out the cores.
-        kept: what the choice for each model, which `polyhead serve` then takes, is best at; None keeps none.
+    Sizes of batches are tried in the fastest way of each form. What is best for each model at `kept`, if that is named,
+    `polyhead serve` then takes.
 
     Raises:
         ArtifactError, SourceError: a model cannot be had in any form.
@@ -160,7 +132,7 @@ def tune(
         best = choose([one for one in measured if one.artifact in made])
         manifest = manifests[best.artifact]
         engine = OPENVINO if manifest.engine == OPENVINO else None
-        keep_tuned(model, Tuned.here(cores, manifest.precision, engine, *astuple(best.layout)))
+        keep_tuned(model, Tuned(processor_name(), cores, manifest.precision, engine, *astuple(best.layout)))
         where = f"{cores} core{'' if cores == 1 else 's'} of this machine"
         say(f"`polyhead serve {model}` takes these settings for {kept} from now on, if it may use {where}")
 
@@ -215,10 +187,7 @@ def measure_layout(model: Path, layout: Layout, texts: Sequence[Text], seconds: 
     allowed = frozenset(sorted(os.sched_getaffinity(0))[:cores]) if hasattr(os, "sched_getaffinity") else None
     with served(model, layout, allowed) as (address, pid):
         alone, together = asyncio.run(measure(address, texts, seconds))
-        memory = held_memory(pid)
-    p50, p95 = np.quantile(alone.seconds, [0.5, 0.95]).tolist()
-    rates = (together.texts_per_second, together.tokens_per_second)
-    return Measurement(model, layout, *rates, p50, p95, together.client_share, memory)
+        return Measurement(model, layout, alone, together, held_memory(pid))
 
 
 def held_memory(pid: int) -> float | None:
@@ -242,8 +211,9 @@ def report(measured: Sequence[Measurement], manifests: Mapping[Path, Manifest]) 
         lines.append(
             f"{manifest.precision:>9}{manifest.engine:>12}{layout.processes:>10}{layout.workers:>10}"
             f"{layout.intra_op_threads:>10}{layout.max_batch_tokens or '-':>10}"
-            f"{one.texts_per_second:>10.0f}{one.tokens_per_second:>10.0f}"
-            f"{1e3 * one.latency_p50:>10.2f}{1e3 * one.latency_p95:>10.2f}{memory:>10}  {fidelity(manifest)}"
+            f"{one.together.texts_per_second:>10.0f}{one.together.tokens_per_second:>10.0f}"
+            f"{1e3 * one.alone.latency(0.5):>10.2f}{1e3 * one.alone.latency(0.95):>10.2f}"
+            f"{memory:>10}  {fidelity(manifest)}"
         )
     if any(one.layout.max_batch_tokens for one in measured):
         own = "{cpu}, on a GPU {cuda}".format_map(BATCH_TOKENS)
@@ -251,7 +221,7 @@ def report(measured: Sequence[Measurement], manifests: Mapping[Path, Manifest]) 
     for aim, best in (("throughput", most_throughput(measured)), ("latency", least_latency(measured))):
         settings = " ".join(f"{name}={value}" for name, value in best.layout.variables.items())
         lines.append(f"for {aim}: {settings} polyhead serve {best.artifact}")
-    if max(one.client_share for one in measured) > BUSY_CLIENT:
+    if max(one.together.client_share for one in measured) > BUSY_CLIENT:
         lines.append("the client had no core to spare: with several machines that send, more may come out")
     return "\n".join(lines) + "\n"
 
@@ -274,15 +244,15 @@ def layouts(cores: int) -> list[Layout]:
 
 def most_throughput(measured: Sequence[Measurement]) -> Measurement:
     """The most texts a second; if others are as good, the fewest processes, and the server's own size of batches."""
-    best = max(one.texts_per_second for one in measured)
-    return _simplest(one for one in measured if one.texts_per_second >= best * (1 - NOISE))
+    best = max(one.together.texts_per_second for one in measured)
+    return _simplest(one for one in measured if one.together.texts_per_second >= best * (1 - NOISE))
 
 
 def least_latency(measured: Sequence[Measurement]) -> Measurement:
     """The shortest wait of a request that comes alone; likewise. It is a batch by itself, so the size has no part."""
     found = [one for one in measured if one.layout.max_batch_tokens is None]
-    best = min(one.latency_p50 for one in found)
-    return _simplest(one for one in found if one.latency_p50 <= best * (1 + NOISE))
+    best = min(one.alone.latency(0.5) for one in found)
+    return _simplest(one for one in found if one.alone.latency(0.5) <= best * (1 + NOISE))
 
 
 def _simplest(found: Iterable[Measurement]) -> Measurement:
@@ -295,12 +265,7 @@ def _divisors(number: int) -> list[int]:
 
 @contextmanager
 def served(model: Path, layout: Layout, cores: frozenset[int] | None = None) -> Iterator[tuple[tuple[str, int], int]]:
-    """Serves a model on a free port of this machine while the context lasts.
-
-    Args:
-        model: the artifact.
-        layout: how it uses the cores. Other settings are the environment's.
-        cores: which cores it may use; None for all that this process may use.
+    """Serves a model on a free port of this machine while the context lasts; settings besides are the environment's.
 
     Yields:
         Its address and port, and the id of its process.
@@ -308,35 +273,23 @@ def served(model: Path, layout: Layout, cores: frozenset[int] | None = None) -> 
     Raises:
         NotMeasured: it did not become ready.
     """
-    flags = ("--model", str(model), "--host", "127.0.0.1", "--port", "0")
-    with _started(
-        [sys.executable, "-m", "polyhead", "serve", *flags], _environment(os.environ, layout), cores
+    command = [sys.executable, "-m", "polyhead", "serve", "--model", str(model), "--host", "127.0.0.1", "--port", "0"]
+    left_out = {f"POLYHEAD_{name}" for name in NOT_MEASURED}
+    # Measuring refuses nothing: however long the queue, its work must be done.
+    patient = {"POLYHEAD_MAX_QUEUE_DELAY": "3600", "POLYHEAD_REQUEST_TIMEOUT": "3600"}
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
+    with subprocess.Popen(  # noqa: S603 - our own program
+        command,
+        env={**kept, **layout.variables, **patient},
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=None if cores is None else partial(os.sched_setaffinity, 0, cores),  # noqa: PLW1509 - a system call
     ) as process:
         try:
             yield _address(process), process.pid
         finally:
-            _end(process)
-
-
-def _environment(variables: Mapping[str, str], layout: Layout) -> dict[str, str]:
-    left_out = {f"POLYHEAD_{name}" for name in NOT_MEASURED}
-    # Measuring refuses nothing: however long the queue, its work must be done.
-    patient = {"POLYHEAD_MAX_QUEUE_DELAY": "3600", "POLYHEAD_REQUEST_TIMEOUT": "3600"}
-    return {**{name: value for name, value in variables.items() if name not in left_out}, **layout.variables, **patient}
-
-
-def _started(
-    command: list[str], environment: Mapping[str, str], cores: frozenset[int] | None
-) -> "subprocess.Popen[str]":
-    """The process on these cores: it inherits its parent's."""
-    own = os.sched_getaffinity(0) if cores is not None else frozenset[int]()
-    try:
-        if cores is not None:
-            os.sched_setaffinity(0, cores)
-        return subprocess.Popen(command, env=dict(environment), stderr=subprocess.PIPE, text=True)  # noqa: S603 - our own program
-    finally:
-        if cores is not None:
-            os.sched_setaffinity(0, own)
+            process.terminate()
+            process.communicate()
 
 
 def _address(process: "subprocess.Popen[str]") -> tuple[str, int]:
@@ -356,28 +309,13 @@ def _message(line: str) -> str:
     return line.strip()
 
 
-def _end(process: "subprocess.Popen[str]") -> None:
-    process.terminate()
-    try:
-        process.communicate(timeout=END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-
-
 def natural_texts(tokenizer: Path, count: int, longest: int) -> list[Text]:
-    """Texts of natural lengths from the words of a vocabulary, as requests.
-
-    Args:
-        tokenizer: the artifact's `tokenizer.json`.
-        count: how many.
-        longest: most tokens of a text.
-    """
+    """Texts of natural lengths, of at most so many tokens, from the words of a `tokenizer.json`, as requests."""
     read = Tokenizer.from_file(str(tokenizer))
     generator = np.random.default_rng(SEED)
     lengths = generator.lognormal(np.log(MEDIAN_TOKENS), LENGTH_SPREAD, count).round().astype(int).clip(3, longest)
     drawn = [generator.integers(0, read.get_vocab_size(), length).tolist() for length in lengths]
-    return [Text(_request(text), len(ids)) for text, ids in zip(read.decode_batch(drawn), drawn, strict=True)]
+    return [(_request(text), len(ids)) for text, ids in zip(read.decode_batch(drawn), drawn, strict=True)]
 
 
 def _request(text: str) -> bytes:
@@ -412,11 +350,12 @@ async def _keep_asking(
     done: list[tuple[int, float]] = []
     try:
         while not done or time.perf_counter() < end:
-            text = texts[(place * 7919 + len(done)) % len(texts)]  # a prime: connections begin at texts far apart
+            # A prime: connections begin at texts far apart.
+            request, tokens = texts[(place * 7919 + len(done)) % len(texts)]
             started = time.perf_counter()
-            writer.write(text.request)
+            writer.write(request)
             await _answer(reader)
-            done.append((text.tokens, time.perf_counter() - started))
+            done.append((tokens, time.perf_counter() - started))
     except (EOFError, ConnectionError) as error:
         raise NotMeasured("the server ended while it was measured, which happens where memory is short") from error
     finally:

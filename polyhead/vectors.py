@@ -70,19 +70,16 @@ def _to_lines(file: IO[bytes]) -> Iterator[Write]:
 
 
 def _lines(rows: Sequence[Row], encoded: Encoded) -> Iterator[bytes]:
+    column, has_labels = _column(encoded), encoded.kind == "scores"
     for row, item, value in zip(rows, encoded.items, encoded.values, strict=True):
         named = {} if row.id is None else {"id": row.id}
-        line = {**named, **_texts_of(row), "truncated": item["truncated"], **_named(value, encoded)}
+        found = dict(zip(encoded.labels, value, strict=True)) if has_labels else value
+        line = {**named, **_texts_of(row), "truncated": item["truncated"], column: found}
         yield orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
 
 
 def _texts_of(row: Row) -> dict[str, str]:
     return {TEXT: row.text} if isinstance(row.text, str) else {TEXT: row.text[0], TEXT_PAIR: row.text[1]}
-
-
-def _named(value: Any, encoded: Encoded) -> dict[str, Any]:
-    is_scored = encoded.kind == "scores"
-    return {_column(encoded): dict(zip(encoded.labels, value, strict=True)) if is_scored else value}
 
 
 def _column(encoded: Encoded) -> str:

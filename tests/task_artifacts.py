@@ -4,7 +4,6 @@ The graphs are whole but for their verification, which looks at one batch here: 
 with their originals in the tests of `export`, and tests of the service want them in seconds.
 """
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from export.verify import Case
 from model.artifact import GRAPH, OPENVINO, PLAIN_GRAPH, Artifact, describe_files, write_manifest
 from model.config_parts import Precision, Task
 from tests.disk_cache import kept
+from tests.export.conftest import write_json, write_modules
 from tests.tokenizers import VOCABULARY, wordpiece
 
 SOURCES = ("task_artifacts.py", "tokenizers.py", "family_models.py", "yes_no.py")
@@ -49,6 +49,7 @@ TOKENIZER = {
     **{f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")},
 }
 MODULES = "sentence_transformers.base.modules"
+TRANSFORMER = f"{MODULES}.transformer.Transformer"
 TOKEN_VECTORS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
 TOKEN_SIZE = 16
 ONE_LAYER = {"num_hidden_layers": 1}  # where no test looks at the layers
@@ -80,8 +81,8 @@ def make_embedder(directory: Path, precision: Precision = "fp32") -> TaskArtifac
     from transformers import AutoModel  # noqa: PLC0415 - seconds to import
 
     folder = _save(directory, AutoModel)
-    _write(folder, "1_Pooling", {"pooling_mode": "mean", "embedding_dimension": SIZES["hidden_size"]})
-    _write_modules(folder, {"Pooling": "sentence_transformers.models", "Normalize": "sentence_transformers.models"})
+    write_json(folder / "1_Pooling/config.json", {"pooling_mode": "mean", "embedding_dimension": SIZES["hidden_size"]})
+    write_modules(folder, {"": TRANSFORMER, "1_Pooling": "Pooling", "2_Normalize": "Normalize"})
     return export_folder(folder, directory, precision)
 
 
@@ -111,10 +112,11 @@ def make_sparse(directory: Path, precision: Precision = "fp32") -> TaskArtifact:
     from transformers import AutoModelForMaskedLM  # noqa: PLC0415 - seconds to import
 
     folder = _save(directory, AutoModelForMaskedLM, **ONE_LAYER)
-    _write(folder, "1_SpladePooling", {"pooling_strategy": "max", "activation_function": "relu"})
-    _write_modules(folder, {"SpladePooling": "sentence_transformers.sparse_encoder.modules.splade_pooling"})
-    _write_json(folder / "sentence_bert_config.json", _transformer("fill-mask", "logits"))
-    _write_json(folder / "config_sentence_transformers.json", {"model_type": "SparseEncoder"})
+    write_json(folder / "1_SpladePooling/config.json", {"pooling_strategy": "max", "activation_function": "relu"})
+    pooling = "sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling"
+    write_modules(folder, {"": TRANSFORMER, "1_SpladePooling": pooling})
+    write_json(folder / "sentence_bert_config.json", _transformer("fill-mask", "logits"))
+    write_json(folder / "config_sentence_transformers.json", {"model_type": "SparseEncoder"})
     return export_folder(folder, directory, precision)
 
 
@@ -127,21 +129,22 @@ def make_multi_vector(directory: Path, precision: Precision = "fp32", expansion:
 
     folder = _save(directory, AutoModel, **ONE_LAYER)
     dense = {"in_features": SIZES["hidden_size"], "out_features": TOKEN_SIZE, "bias": False, **TOKEN_VECTORS}
-    _write(folder, "1_Dense", {**dense, "activation_function": "torch.nn.modules.linear.Identity"})
+    write_json(folder / "1_Dense/config.json", {**dense, "activation_function": "torch.nn.modules.linear.Identity"})
     weight = torch.randn(TOKEN_SIZE, SIZES["hidden_size"], generator=torch.Generator().manual_seed(1))
     save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
-    _write(folder, "2_MultiVectorMask", {"skiplist_words": ["."], "skiplist_tasks": ["document"]})
-    _write(folder, "3_Normalize", TOKEN_VECTORS)
-    mask = "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask"
-    _write_modules(folder, {"Dense": f"{MODULES}.dense", "MultiVectorMask": mask, "Normalize": f"{MODULES}.normalize"})
+    write_json(folder / "2_MultiVectorMask/config.json", {"skiplist_words": ["."], "skiplist_tasks": ["document"]})
+    write_json(folder / "3_Normalize/config.json", TOKEN_VECTORS)
+    mask = "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask"
+    modules = {"1_Dense": f"{MODULES}.dense.Dense", "2_MultiVectorMask": mask}
+    write_modules(folder, {"": TRANSFORMER, **modules, "3_Normalize": f"{MODULES}.normalize.Normalize"})
     settings = _transformer("feature-extraction", "last_hidden_state")
     prompts = {"query": "", "document": ""}
     if expansion:
         settings |= {"query_expansion": {"strategy": "fixed", "length": expansion}, "document_length": 2 * expansion}
         prompts = {"query": "who: ", "document": "what: "}
-    _write_json(folder / "sentence_bert_config.json", settings)
+    write_json(folder / "sentence_bert_config.json", settings)
     around = {"model_type": "MultiVectorEncoder", "prompts": prompts}
-    _write_json(folder / "config_sentence_transformers.json", around)
+    write_json(folder / "config_sentence_transformers.json", around)
     return export_folder(folder, directory, precision)
 
 
@@ -153,7 +156,7 @@ def _save(directory: Path, auto: Any, **settings: Any) -> Path:
     folder = directory / "folder"
     auto.from_config(AutoConfig.for_model("bert", **{**SIZES, **settings})).save_pretrained(folder)
     wordpiece().save(str(folder / "tokenizer.json"))
-    _write_json(folder / "tokenizer_config.json", TOKENIZER)
+    write_json(folder / "tokenizer_config.json", TOKENIZER)
     return folder
 
 
@@ -164,25 +167,6 @@ def _named(labels: tuple[str, ...]) -> dict[str, Any]:
 def _transformer(task: str, output: str) -> dict[str, Any]:
     modality = {"text": {"method": "forward", "method_output_name": output}}
     return {"transformer_task": task, "modality_config": modality, "module_output_name": "token_embeddings"}
-
-
-def _write_modules(folder: Path, packages: Mapping[str, str]) -> None:
-    """modules.json: the network, and these modules behind it by the package of their class."""
-    modules = {"Transformer": f"{MODULES}.transformer", **packages}
-    entries = [
-        {"idx": place, "name": str(place), "path": f"{place}_{kind}" if place else "", "type": f"{package}.{kind}"}
-        for place, (kind, package) in enumerate(modules.items())
-    ]
-    (folder / "modules.json").write_text(json.dumps(entries))
-
-
-def _write(folder: Path, module: str, config: Mapping[str, Any]) -> None:
-    (folder / module).mkdir()
-    _write_json(folder / module / "config.json", config)
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content))
 
 
 def export_folder(

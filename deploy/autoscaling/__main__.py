@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reports: dict[tuple[str, str], Report] = {}
     for name, one, machine, load in tqdm(runs, desc="simulating", unit="run", leave=False, disable=None):
         try:
-            reports[name, load] = Simulation(one, machine, TRACES[load], seed=given.seed).run()
+            reports[name, load] = Simulation(one, machine, TRACES[load]).run()
         except ValueError as error:  # PromQL that is not simulated
             sys.exit(f"python -m deploy.autoscaling: {name}: {one_line(error)}")
     lines = [COLUMNS, *(describe(name, load, report) for (name, load), report in reports.items())]
@@ -69,7 +69,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--compare", type=_scaled_object, default={}, metavar="YAML", help="another ScaledObject, simulated first"
     )
     parser.add_argument("--picture", type=new_file, metavar="PNG", help="where the picture is written")
-    parser.add_argument("--seed", type=int, default=0, help="of the arrivals (default: %(default)s)")
     return parser.parse_args(arguments)
 
 

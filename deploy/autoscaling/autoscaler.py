@@ -5,68 +5,52 @@ Follows `pkg/controller/podautoscaler` of Kubernetes 1.34: `replica_calculator.g
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
 COMPONENTS = Path(__file__).parents[1] / "kubernetes/components"
 
-Source = Literal["query", "cpu"]
+SYNC_SECONDS = 15.0  # --horizontal-pod-autoscaler-sync-period
+TOLERANCE = 0.1  # --horizontal-pod-autoscaler-tolerance
 
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure that asks for replicas.
+    """One figure that asks for replicas."""
 
-    Attributes:
-        name: of the metric.
-        source: `query` is PromQL over all replicas, `cpu` the share of the CPU request that each replica uses.
-        target: what one replica should have of it.
-        query: the PromQL.
-    """
-
-    name: str
-    source: Source
-    target: float
-    query: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """At most `value` replicas, or per cent of them, in a period of `period` seconds."""
-
-    kind: Literal["Percent", "Pods"]
-    value: int
-    period: float
-
-
-@dataclass(frozen=True, slots=True)
-class Direction:
-    """How fast the number of replicas may move one way.
-
-    Attributes:
-        window: seconds of recommendations of which the most cautious one counts.
-        policies: of which the one that allows most counts.
-    """
-
-    window: float
-    policies: tuple[Policy, ...]
+    target: float  # what one replica should have of it
+    query: str | None = None  # PromQL over all replicas; None for the share of the CPU request that each replica uses
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Everything that one autoscaler is told."""
+    """Everything that one autoscaler is told.
+
+    Attributes:
+        least, most: replicas.
+        metrics: of which the one that asks for most replicas counts.
+        up, down: how fast the number may move each way, in the words of a HorizontalPodAutoscaler's behavior: of the
+            recommendations within `stabilizationWindowSeconds` the most cautious one counts, and of `policies` the one
+            that allows most.
+    """
 
     least: int
     most: int
     metrics: tuple[Metric, ...]
-    up: Direction
-    down: Direction
+    up: Document
+    down: Document
+
+    def __post_init__(self) -> None:
+        """Refuses what is not simulated."""
+        for policy in (behavior.get("selectPolicy", "Max") for behavior in (self.up, self.down)):
+            if policy != "Max":
+                raise ValueError(f"selectPolicy is {policy}: expected Max")
 
 
 def read_scaled_object(path: Path, base: Path | None = None) -> Rules:
@@ -75,50 +59,35 @@ def read_scaled_object(path: Path, base: Path | None = None) -> Rules:
     Raises:
         ValueError: it uses what the simulator does not know.
     """
-    spec = dict(_load(base)["spec"]) if base else {}
-    spec |= _load(path)["spec"]
+    spec = (_load(base)["spec"] if base else {}) | _load(path)["spec"]
     behavior = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
     metrics = tuple(_read_trigger(trigger) for trigger in spec["triggers"])
-    return _rules(spec["minReplicaCount"], spec["maxReplicaCount"], metrics, behavior)
+    return Rules(spec["minReplicaCount"], spec["maxReplicaCount"], metrics, behavior["scaleUp"], behavior["scaleDown"])
 
 
 def read_autoscaler(path: Path) -> Rules:
     """The rules of a HorizontalPodAutoscaler; likewise."""
     spec = _load(path)["spec"]
     metrics = tuple(_read_metric(metric) for metric in spec["metrics"])
-    return _rules(spec["minReplicas"], spec["maxReplicas"], metrics, spec["behavior"])
+    behavior = spec["behavior"]
+    return Rules(spec["minReplicas"], spec["maxReplicas"], metrics, behavior["scaleUp"], behavior["scaleDown"])
 
 
 def _load(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def _rules(least: int, most: int, metrics: tuple[Metric, ...], behavior: Document) -> Rules:
-    return Rules(least, most, metrics, _direction(behavior["scaleUp"]), _direction(behavior["scaleDown"]))
-
-
 def _read_trigger(trigger: Document) -> Metric:
     if (trigger["type"], trigger["metricType"]) != ("prometheus", "AverageValue"):
         raise ValueError(f"trigger {trigger.get('name')}: expected type prometheus with metricType AverageValue")
-    given = trigger["metadata"]
-    return Metric(trigger["name"], "query", float(given["threshold"]), given["query"])
+    return Metric(float(trigger["metadata"]["threshold"]), trigger["metadata"]["query"])
 
 
 def _read_metric(metric: Document) -> Metric:
     found = metric.get("containerResource", {})
     if metric["type"] != "ContainerResource" or found["name"] != "cpu":
         raise ValueError(f"metric of type {metric['type']}: expected a ContainerResource named cpu")
-    return Metric("cpu", "cpu", found["target"]["averageUtilization"] / 100)
-
-
-def _direction(given: Document) -> Direction:
-    if given.get("selectPolicy", "Max") != "Max":
-        raise ValueError(f"selectPolicy is {given['selectPolicy']}: expected Max")
-    policies: Sequence[Document] = given["policies"]
-    return Direction(
-        given["stabilizationWindowSeconds"],
-        tuple(Policy(policy["type"], policy["value"], policy["periodSeconds"]) for policy in policies),
-    )
+    return Metric(found["target"]["averageUtilization"] / 100)
 
 
 def keda() -> Rules:
@@ -137,22 +106,12 @@ def cpu_only() -> Rules:
     return read_autoscaler(COMPONENTS / "autoscale-hpa/horizontalpodautoscaler.yaml")
 
 
-SYNC_SECONDS = 15.0  # --horizontal-pod-autoscaler-sync-period
-
-TOLERANCE = 0.1  # --horizontal-pod-autoscaler-tolerance
-
-
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the autoscaler sees of the replicas at one moment.
+    """What the autoscaler sees of the replicas at one moment."""
 
-    Attributes:
-        cpu: share of its CPU request that each ready replica uses.
-        starting: replicas that are not ready.
-    """
-
-    cpu: Sequence[float]
-    starting: int
+    cpu: Sequence[float]  # share of its CPU request that each ready replica uses
+    starting: int  # replicas that are not ready
 
 
 class Autoscaler:
@@ -164,13 +123,9 @@ class Autoscaler:
         self._changes: list[tuple[float, int]] = []
 
     def sync(self, at: float, current: int, usage: Usage, value_of: Callable[[str], float | None]) -> int:
-        """The number of replicas that there should be.
+        """The number of replicas that there should be at a second that rises from call to call.
 
-        Args:
-            at: seconds; rises from call to call.
-            current: replicas that there are, ready or not.
-            usage: of the CPU.
-            value_of: the value of a PromQL query.
+        `current` ones are there, ready or not; `value_of` gives the value of a PromQL query.
         """
         if not self._recommended:
             self._recommended.append((at, current))  # a new controller begins with what it finds
@@ -182,7 +137,7 @@ class Autoscaler:
         return wanted
 
     def _ask(self, metric: Metric, current: int, usage: Usage, value_of: Callable[[str], float | None]) -> int:
-        if metric.source == "cpu":
+        if metric.query is None:
             return cpu_replicas(metric.target, current, usage)
         value = value_of(metric.query)
         return current if value is None else average_value_replicas(metric.target, current, value)
@@ -192,35 +147,27 @@ class Autoscaler:
 
     def _stabilise(self, at: float, current: int, desired: int) -> int:
         """The recommendation nearest to today's number within each direction's window."""
-        lowest = min([desired, *self._since(at - self._rules.up.window)])
-        highest = max([desired, *self._since(at - self._rules.down.window)])
+        lowest = min([desired, *self._since(at, self._rules.up)])
+        highest = max([desired, *self._since(at, self._rules.down)])
         self._recommended.append((at, desired))
         return min(max(current, lowest), highest)
 
-    def _since(self, start: float) -> list[int]:
+    def _since(self, at: float, behavior: Document) -> list[int]:
+        start = at - behavior["stabilizationWindowSeconds"]
         return [desired for time, desired in self._recommended if time > start]
 
     def _limit(self, at: float, current: int, desired: int) -> int:
         if desired > current:
-            return min(desired, max(current, self._bound(at, current, self._rules.up, scale_up_to, max)))
-        if desired < current:
-            return max(desired, min(current, self._bound(at, current, self._rules.down, scale_down_to, min)))
-        return current
+            return min(desired, max(current, math.ceil(max(self._bounds(at, current, self._rules.up, 1)))))
+        return max(desired, min(current, math.floor(min(self._bounds(at, current, self._rules.down, -1)))))
 
-    def _bound(
-        self,
-        at: float,
-        current: int,
-        direction: Direction,
-        allowed: Callable[[Policy, int], int],
-        widest: Callable[[Iterable[int]], int],
-    ) -> int:
-        """How far the policies let the number go, from what it was when each one's period began."""
-        starts = {
-            policy: current - sum(change for time, change in self._changes if time > at - policy.period)
-            for policy in direction.policies
-        }
-        return widest([allowed(policy, start) for policy, start in starts.items()])
+    def _bounds(self, at: float, current: int, behavior: Document, sign: int) -> Iterator[float]:
+        """How far each policy lets the number go, from what it was when the policy's period began."""
+        for policy in behavior["policies"]:
+            begin = at - policy["periodSeconds"]
+            start = current - sum(change for time, change in self._changes if time > begin)
+            step = policy["value"] if policy["type"] == "Pods" else start * policy["value"] / 100
+            yield start + sign * step
 
 
 def average_value_replicas(target: float, current: int, value: float) -> int:
@@ -244,13 +191,3 @@ def cpu_replicas(target: float, current: int, usage: Usage) -> int:
     if abs(ratio - 1) <= TOLERANCE:
         return current
     return math.ceil(ratio * len(usage.cpu))
-
-
-def scale_up_to(policy: Policy, start: int) -> int:
-    """The most replicas that a policy allows, from those at the start of its period."""
-    return start + policy.value if policy.kind == "Pods" else math.ceil(start * (1 + policy.value / 100))
-
-
-def scale_down_to(policy: Policy, start: int) -> int:
-    """The fewest."""
-    return start - policy.value if policy.kind == "Pods" else int(start * (1 - policy.value / 100))

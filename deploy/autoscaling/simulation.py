@@ -9,7 +9,7 @@ that spreads connections instead of requests.
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -38,63 +38,37 @@ REFUSED = f'{names.REQUESTS_REJECTED}{{reason="overloaded"}}'
 WAITS = f'{names.STAGE_DURATION}_count{{stage="queue"}}'
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How many tokens texts have: log-normal, and a few anywhere up to the largest, evenly on a logarithmic scale.
+# How many tokens texts have: log-normal, and a few from 1,024 to the largest, evenly on a logarithmic scale.
+MEDIAN_TOKENS, SIGMA, LARGE_SHARE = 100.0, 0.8, 0.002
+MEAN_TOKENS = (1 - LARGE_SHARE) * MEDIAN_TOKENS * math.exp(SIGMA**2 / 2) + LARGE_SHARE * (LARGEST - 1024) / math.log(
+    LARGEST / 1024
+)
 
-    Attributes:
-        median: of most of them.
-        sigma: of the logarithm.
-        large_share: of the texts that have from 1,024 tokens to `LARGEST`.
-    """
 
-    median: float = 100.0
-    sigma: float = 0.8
-    large_share: float = 0.002
-
-    @property
-    def mean(self) -> float:
-        """Of all."""
-        large = (LARGEST - 1024) / math.log(LARGEST / 1024)
-        return (1 - self.large_share) * self.median * math.exp(self.sigma**2 / 2) + self.large_share * large
-
-    def draw(self, source: np.random.Generator, count: int, texts: int) -> np.ndarray:
-        """Tokens of `count` requests of `texts` texts each, drawn one by one."""
-        shape = count, texts
-        small = self.median * np.exp(self.sigma * source.standard_normal(shape))
-        large = 1024 * (LARGEST / 1024) ** source.random(shape)
-        tokens = np.maximum(3, np.where(source.random(shape) < self.large_share, large, small))
-        sums: np.ndarray = tokens.sum(axis=1)
-        return sums.clip(max=LARGEST)
+def draw_tokens(source: np.random.Generator, count: int, texts: int) -> np.ndarray:
+    """Tokens of `count` requests of `texts` texts each, drawn one by one."""
+    shape = count, texts
+    small = MEDIAN_TOKENS * np.exp(SIGMA * source.standard_normal(shape))
+    large = 1024 * (LARGEST / 1024) ** source.random(shape)
+    tokens = np.maximum(3, np.where(source.random(shape) < LARGE_SHARE, large, small))
+    sums: np.ndarray = tokens.sum(axis=1)
+    return sums.clip(max=LARGEST)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What one replica does.
+    """What one replica does."""
 
-    Attributes:
-        workers: threads that run the model.
-        tokens_per_second: of all of them, with many texts waiting: `polyhead tune` measures it.
-        run_seconds: what a run costs besides its tokens.
-        beside_seconds: what a request takes outside the queue and its run: HTTP, tokenising, the answer.
-        start_seconds: from a new replica to a ready one, with its image on the node.
-        run_tokens: at most, in one run.
-        texts: of a request: callers of a fast card send many.
-        cpu_request: cores.
-        cpu_besides: cores that the event loop and tokenising take at full load.
-        is_measured: whether its figures were measured; else they are assumed.
-    """
-
-    workers: int
-    tokens_per_second: float
-    run_seconds: float
-    start_seconds: float
-    beside_seconds: float = 0.003
-    run_tokens: int = RUN_TOKENS
-    texts: int = 1
-    cpu_request: float = 2.5
-    cpu_besides: float = 0.3
-    is_measured: bool = True
+    workers: int  # threads that run the model
+    tokens_per_second: float  # of all of them, with many texts waiting: `polyhead tune` measures it
+    run_seconds: float  # what a run costs besides its tokens
+    start_seconds: float  # from a new replica to a ready one, with its image on the node
+    beside_seconds: float = 0.003  # what a request takes outside the queue and its run: HTTP, tokenising, the answer
+    run_tokens: int = RUN_TOKENS  # at most, in one run
+    texts: int = 1  # of a request: callers of a fast card send many
+    cpu_request: float = 2.5  # cores
+    cpu_besides: float = 0.3  # cores that the event loop and tokenising take at full load
+    is_measured: bool = True  # whether its figures were measured; else they are assumed
 
 
 CPU = Machine(workers=2, tokens_per_second=11_000, run_seconds=0.0003, start_seconds=15)
@@ -105,32 +79,17 @@ GPU = Machine(1, 230_000, run_seconds=0.003, start_seconds=45, run_tokens=16_384
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A load.
+    """A load."""
 
-    Attributes:
-        text: what it is.
-        load: by seconds, in replicas' worth of work: 1.0 keeps one replica busy all the time.
-        seconds: how long.
-        start: replicas at the beginning.
-        sizes: of the requests.
-        large_every: seconds between two requests of 63,000 tokens, on average; 0 is never.
-    """
-
-    text: str
-    load: Callable[[float], float]
+    load: Callable[[float], float]  # by seconds, in replicas' worth of work: 1.0 keeps one replica busy all the time
     seconds: float
-    start: int
-    sizes: Sizes = Sizes()
-    large_every: float = 0.0
+    start: int  # replicas at the beginning
+    large_every: float = 0.0  # seconds between two requests of 63,000 tokens, on average; 0 is never
 
 
 def _between(at: float, start: float, length: float) -> float:
     """0 before `start`, 1 after `start + length`, and evenly between."""
     return min(1.0, max(0.0, (at - start) / length))
-
-
-def _constant(load: float) -> Callable[[float], float]:
-    return lambda _: load
 
 
 def _spike(at: float) -> float:
@@ -139,6 +98,7 @@ def _spike(at: float) -> float:
 
 
 def _sawtooth(at: float) -> float:
+    """A rise of twenty minutes that falls at once, again and again."""
     return 1.0 + 5.5 * (at % (20 * MINUTE)) / (20 * MINUTE)
 
 
@@ -147,42 +107,27 @@ def _bursts(at: float) -> float:
     return 4.2 if at % 90 < 10 else 2.8
 
 
-def _night(at: float) -> float:
-    return 3.5 - 2.5 * math.cos(2 * math.pi * at / (120 * MINUTE))
-
-
 TRACES = {
-    "steady": Trace("ten replicas, 80 % busy", _constant(8.0), 20 * MINUTE, start=10),
-    "steady70": Trace("five replicas, 70 % busy", _constant(3.5), 20 * MINUTE, start=5),
-    "large": Trace(
-        "a request of 63,000 tokens every two minutes beside little else", _constant(0.1), 20 * MINUTE, 2, Sizes(), 120
-    ),
-    "bursts": Trace("bursts of ten seconds, half as much again", _bursts, 15 * MINUTE, start=5),
-    "ramp": Trace(
-        "from 1 to 6.5 in twenty minutes", lambda at: 1 + 5.5 * _between(at, 300, 1200), 40 * MINUTE, start=2
-    ),
-    "spike": Trace("five times as much within half a minute, for ten minutes", _spike, 30 * MINUTE, start=2),
-    "night": Trace("a day's rise and fall within two hours", _night, 120 * MINUTE, start=2),
-    "sawtooth": Trace("a rise of twenty minutes that falls at once, again and again", _sawtooth, 60 * MINUTE, start=2),
+    "steady": Trace(lambda _: 8.0, 20 * MINUTE, start=10),
+    "large": Trace(lambda _: 0.1, 20 * MINUTE, start=2, large_every=120),
+    "bursts": Trace(_bursts, 15 * MINUTE, start=5),
+    "spike": Trace(_spike, 30 * MINUTE, start=2),
+    "sawtooth": Trace(_sawtooth, 60 * MINUTE, start=2),
 }
+
+
+Waiting = tuple[float, int, float, float, float]  # turn, order, left, came, tokens
 
 
 @dataclass(slots=True)
 class Replica:
-    """One replica: its workers, its queue in fair turns, and what it has counted.
-
-    Attributes:
-        number: of its own, and never another's.
-        ready_at: seconds.
-    """
+    """One replica: its workers, its queue in fair turns, and what it has counted."""
 
     machine: Machine
-    number: int
-    ready_at: float
+    number: int  # of its own, and never another's
+    ready_at: float  # seconds
     free: list[float] = field(default_factory=list)  # when each worker is free, a heap
-    waiting: list[tuple[float, int, float, float, float]] = field(
-        default_factory=list
-    )  # turn, order, left, came, tokens
+    waiting: list[Waiting] = field(default_factory=list)
     turn: float = 0.0  # of the request that was last given one
     order: int = 0
     small: float = 0.0  # tokens waiting of which a small request has to wait for: no request counts more than a run
@@ -191,7 +136,6 @@ class Replica:
     tokens: float = 0.0
     waits: int = 0
     waited_little: int = 0
-    asked: int = 0
     refused: int = 0
 
     def __post_init__(self) -> None:
@@ -199,7 +143,6 @@ class Replica:
 
     def offer(self, at: float, tokens: float) -> bool:
         """Takes a request in, or refuses it."""
-        self.asked += 1
         rate, most = self.machine.tokens_per_second, self.machine.run_tokens
         ahead = self.small if tokens <= most else sum(min(left, tokens) for _, _, left, _, _ in self.waiting)
         if ahead / rate > QUEUE_DELAY + PATIENCE * tokens / rate:
@@ -259,13 +202,12 @@ def scrape_interval() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A quarter of a minute: replicas that are ready and all, p99 in seconds, requests that came, and were refused."""
+    """A quarter of a minute: replicas that are ready and all, requests that came, and were refused."""
 
     at: float
     load: float
     ready: int
     replicas: int
-    p99: float
     arrived: int
     refused: int
 
@@ -308,29 +250,24 @@ class Simulation:
         self._retries: list[tuple[float, float, int]] = []  # when, tokens, how often it was refused
         self._cpu: dict[int, float] = {}
         self._usage = Usage((), 0)
+        self._asked = self._refused = 0  # since the last row
 
     def run(self) -> Report:
         """The whole trace, second by second."""
-        report, row = Report(), Report()
-        asked = refused = 0
+        report = Report()
         for second in range(1, round(self._trace.seconds) + 1):
-            before = self._totals()
-            self._serve(float(second - 1), row.seconds)
-            after = self._totals()
-            asked, refused = asked + after[0] - before[0], refused + after[1] - before[1]
+            self._serve(float(second - 1), report.seconds)
             self._scrape(second)
             if second % CPU_SECONDS == 0:
                 self._measure_cpu(second)
             if second % SYNC_SECONDS == 0:
                 self._scale(float(second))
             if second % RECORD_SECONDS == 0:
-                report.rows.append(self._row(second, row.seconds, asked, refused))
-                report.seconds += row.seconds
-                row, asked, refused = Report(), 0, 0
+                ready, replicas = len(self._ready(second)), len(self._replicas)
+                row = Row(second, self._trace.load(second), ready, replicas, self._asked, self._refused)
+                report.rows.append(row)
+                self._asked = self._refused = 0
         return report
-
-    def _totals(self) -> tuple[int, int]:
-        return sum(replica.asked for replica in self._replicas), sum(replica.refused for replica in self._replicas)
 
     def _ready(self, at: float, lag: float = 0.0) -> list[Replica]:
         first = min(self._replicas, key=lambda replica: replica.ready_at).ready_at
@@ -341,9 +278,9 @@ class Simulation:
         trace = self._trace
         ready = self._ready(at, ENDPOINT_SECONDS)
         texts = self._machine.texts
-        count = self._random.poisson(trace.load(at) * self._machine.tokens_per_second / trace.sizes.mean / texts)
+        count = self._random.poisson(trace.load(at) * self._machine.tokens_per_second / MEAN_TOKENS / texts)
         times = at + np.sort(self._random.random(count))
-        sizes = trace.sizes.draw(self._random, count, texts)
+        sizes = draw_tokens(self._random, count, texts)
         requests = [(time, size, 0) for time, size in zip(times.tolist(), sizes.tolist(), strict=True)]
         if trace.large_every and self._random.random() < 1 / trace.large_every:
             requests.append((at + self._random.random(), 63_000.0, 0))
@@ -353,7 +290,9 @@ class Simulation:
         for time, tokens, refusals in requests:
             replica = ready[int(self._random.integers(len(ready)))]
             replica.work(time, taken)
-            if not replica.offer(time, tokens) and refusals < RETRIES and self._random.random() < RETRY_SHARE:
+            is_taken = replica.offer(time, tokens)
+            self._asked, self._refused = self._asked + 1, self._refused + (not is_taken)
+            if not is_taken and refusals < RETRIES and self._random.random() < RETRY_SHARE:
                 back = max(time, at + 1) + RETRY_SECONDS * (1 + self._random.random())
                 heapq.heappush(self._retries, (back, tokens, refusals + 1))
         for replica in ready:
@@ -384,7 +323,3 @@ class Simulation:
         for replica in self._replicas[wanted:]:
             self._samples.end(replica.number)
         del self._replicas[wanted:]  # the youngest go first; what they hold they finish while they drain
-
-    def _row(self, at: float, seconds: Sequence[float], asked: int, refused: int) -> Row:
-        p99 = float(np.quantile(seconds, 0.99)) if seconds else 0.0
-        return Row(at, self._trace.load(at), len(self._ready(at)), len(self._replicas), p99, asked, refused)

@@ -10,12 +10,7 @@ from export.command import whole
 
 
 def main(arguments: Sequence[str] | None = None, **how: Any) -> int:
-    """Encodes; returns the exit code: 1 if it could not, or if a row failed.
-
-    Args:
-        arguments: of the command line.
-        **how: `load` of `deploy.bulk.run.run`.
-    """
+    """Encodes; returns the exit code: 1 if it could not, or if a row failed. `how` is `load` of `run`."""
     options = _parse(arguments)
     try:
         from deploy.bulk.run import run  # noqa: PLC0415 - --help needs no Ray

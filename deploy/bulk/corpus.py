@@ -38,19 +38,12 @@ class WrongCorpus(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file of a corpus.
-
-    Attributes:
-        uri: of the file.
-        name: its path from the place that was given, or its URI if another file has that path, too.
-        kind: one of the values of `KINDS`.
-        size: in bytes.
-    """
+    """One file of a corpus. Its name is its path from the place that was given, or its URI if two have that path."""
 
     uri: str
     name: str
-    kind: str
-    size: int
+    kind: str  # one of the values of `KINDS`
+    size: int  # in bytes
 
     @property
     def prefix(self) -> str:
@@ -68,17 +61,11 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows of one file.
+    """Rows of one file, with an id and a text each, and other columns as the file has them."""
 
-    Attributes:
-        name: of its own: it follows from the file's name and the rows.
-        rows: a table with an id and a text a row; other columns as the file has them.
-        share: of the file that it is, from 0 to 1.
-    """
-
-    name: str
+    name: str  # follows from the file's name and the rows
     rows: pa.Table
-    share: float
+    share: float  # of the file, from 0 to 1
 
 
 def uri_of(place: str) -> str:

@@ -1,8 +1,9 @@
 """Texts to vectors in one actor: the service's engine without HTTP, so the same vectors to the bit; it knows no Ray."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,42 +13,32 @@ from model.artifact import Manifest
 from polyhead import Engine
 from service.errors import InferenceFailed
 from service.inference.backend import Float32Array
-from service.requests.plan import choose_prompt
+from service.local.options import read_call
+from service.requests.plan import plan_encoding
 from service.runner import Runner
 from service.settings import Settings
 
 TEXTS = 1024  # given to the engine at once: enough to find texts of equal length
 
 
-def check_choices(manifest: Manifest, *, dimensions: int | None, prompt_name: str | None) -> None:
-    """Refuses what `TextEncoder.load` could not encode with.
+def check_choices(manifest: Manifest, options: Mapping[str, Any]) -> None:
+    """Refuses options of `Engine.encode` that the model could not encode with.
 
     Raises:
-        ServiceError: the model has no such prompt.
-        ValueError: it is no embedder, or has not that many dimensions.
+        ServiceError: it has no such prompt, or not that many dimensions.
+        ValueError: it is no embedder.
     """
     if manifest.task != "embedding":
         raise ValueError(f"{manifest.model} is for {manifest.task.replace('_', '-')}: only an embedder gives vectors")
-    choose_prompt(manifest.defaults, name=prompt_name, text=None)
-    size = manifest.config.embedding_size
-    if dimensions is not None and not 1 <= dimensions <= size:
-        raise ValueError(f"dimensions is {dimensions}: this model has {size}")
+    plan_encoding(*read_call([""], None, options), manifest)
 
 
 class TextEncoder:
-    """Encodes lists of texts.
+    """Encodes lists of texts to vectors of so many dimensions, and of length 1 unless `options` say otherwise."""
 
-    Attributes:
-        dimensions: of a vector.
-    """
-
-    def __init__(
-        self, engine: Engine, *, dimensions: int, normalize: bool = True, prompt_name: str | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, dimensions: int, **options: Any) -> None:
         self.dimensions = dimensions
-        self._engine = engine
-        self._normalize = normalize
-        self._prompt_name = prompt_name
+        self._engine, self._options = engine, {"normalize": True, **options}
 
     @classmethod
     def load(
@@ -55,22 +46,11 @@ class TextEncoder:
         directory: Path,
         *,
         provider: str = "cpu",
-        threads: int = 1,
-        dimensions: int | None = None,
-        normalize: bool = True,
-        prompt_name: str | None = None,
         max_batch_tokens: int = 0,
+        dimensions: int | None = None,
+        **options: Any,
     ) -> "TextEncoder":
-        """Verifies and loads an artifact.
-
-        Args:
-            directory: of the artifact.
-            provider: `cpu` or `cuda`.
-            threads: of one run.
-            dimensions: how many to keep; None is all.
-            normalize: whether each vector gets length 1.
-            prompt_name: one of the model's prompts; None is its default, if it has one.
-            max_batch_tokens: most tokens in one run, padding included; 0 is what the service takes there.
+        """Verifies and loads an artifact; `options` are `Engine.encode`'s.
 
         Raises:
             ArtifactError: the directory is no artifact, or not the one its manifest describes.
@@ -79,13 +59,12 @@ class TextEncoder:
             model=directory,
             provider=provider,
             workers=1,  # an actor a core
-            intra_op_threads=threads,
+            intra_op_threads=1,
             max_batch_tokens=max_batch_tokens,
             max_queue_delay=math.inf,
         )
         engine = Engine(Runner.load(directory, settings))
-        size = dimensions or engine.dimensions
-        return cls(engine, dimensions=size, normalize=normalize, prompt_name=prompt_name)
+        return cls(engine, dimensions or engine.dimensions, **options)
 
     def encode(self, texts: Sequence[str]) -> Float32Array:
         """Vectors [N, dimensions] of N texts, in their order.
@@ -93,17 +72,13 @@ class TextEncoder:
         Raises:
             InferenceFailed: a vector is not finite.
         """
-        encoded = self._engine.encode(
-            list(texts), dimensions=self.dimensions, normalize=self._normalize, prompt_name=self._prompt_name
-        )
+        encoded = self._engine.encode(list(texts), dimensions=self.dimensions, **self._options)
         return np.asarray(encoded.embeddings, dtype=np.float32)
 
     def add_vectors(self, rows: pa.Table, text_column: str) -> tuple[pa.Table, list[int]]:
         """A table with vectors, and the places of the rows whose text the model could not encode.
 
-        Args:
-            rows: a row without a text gets no vector. If there are vectors already, only what lacks one is encoded.
-            text_column: the column of texts.
+        A row without a text gets no vector. If there are vectors already, only what lacks one is encoded.
         """
         has_text = rows[text_column].is_valid().to_numpy(zero_copy_only=False)
         is_there = np.zeros(len(rows), dtype=bool)

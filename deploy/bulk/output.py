@@ -11,9 +11,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Any
@@ -23,7 +22,6 @@ from pyarrow import parquet
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from deploy.bulk.corpus import EMBEDDING, Source
-from model.artifact import Manifest, identity
 
 RECORD, SUMMARY, LOCK, PARTIAL = "_polyhead.json", "_summary.json", "_lock.json", "_partial"
 FAILED = b"polyhead_failed"  # in a file's metadata: how many of its rows have a text and no vector
@@ -35,41 +33,15 @@ class AnotherRun(Exception):
     """The folder holds what other settings made, or another run writes to it; the message says which."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Everything that a vector depends on besides its text.
-
-    `identity` is the network's own: whole and pruned exports of one source differ in it.
-    """
-
-    model: str
-    identity: str
-    precision: str
-    prompt_name: str | None
-    dimensions: int | None
-    normalize: bool
-    text_column: str
-    id_column: str
-
-    @classmethod
-    def of(cls, manifest: Manifest, **choices: Any) -> "Record":
-        """The record of a run with this artifact."""
-        return cls(manifest.model, identity(manifest), manifest.precision, **choices)
-
-
 class Output:
-    """The folder.
-
-    Args:
-        uri: of a folder, local or of an object store; it need not be there yet.
-    """
+    """The folder, local or of an object store; it need not be there yet."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self._filesystem, self._folder = FileSystem.from_uri(uri)
 
-    def claim(self, record: Record) -> None:
-        """Writes the record, or checks that the folder has this one.
+    def claim(self, record: Mapping[str, Any]) -> None:
+        """Writes what every vector depends on besides its text, or checks that the folder was made with the same.
 
         Raises:
             AnotherRun: it has another one, or holds Parquet files that no such run wrote.
@@ -79,10 +51,9 @@ class Output:
             if foreign := sorted(self._names()):
                 file = f"{foreign[0]}.parquet"
                 raise AnotherRun(f"{self._folder} holds {file}, which no such run wrote; name another --output")
-            self._write_json(RECORD, asdict(record))
+            self._write_json(RECORD, record)
             return
-        given = asdict(record)
-        if differ := [f"{name} {held.get(name)!r}" for name, value in given.items() if held.get(name) != value]:
+        if differ := [f"{name} {held.get(name)!r}" for name, value in record.items() if held.get(name) != value]:
             raise AnotherRun(f"{self._folder} was begun with {', '.join(differ)}; name another --output")
 
     @contextmanager
@@ -177,7 +148,7 @@ class Output:
         """Rows of all files, from their footers."""
         return sum(map(self._count, self._names()))
 
-    def write_summary(self, summary: dict[str, Any]) -> None:
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes a run's figures over the last run's."""
         self._write_json(SUMMARY, summary)
 
@@ -189,8 +160,7 @@ class Output:
         return f"{self._folder}/{name}.parquet"
 
     def _count(self, name: str) -> int:
-        rows: int = parquet.read_metadata(self._path(name), filesystem=self._filesystem).num_rows
-        return rows
+        return int(parquet.read_metadata(self._path(name), filesystem=self._filesystem).num_rows)
 
     def _read_json(self, name: str) -> dict[str, Any] | None:
         try:
@@ -200,7 +170,7 @@ class Output:
         except FileNotFoundError:
             return None
 
-    def _write_json(self, name: str, content: dict[str, Any]) -> None:
+    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Writes a file whole: a reader finds the one before or this one."""
         self._filesystem.create_dir(self._folder, recursive=True)
         partial = f"{self._folder}/_{uuid.uuid4().hex}"
@@ -216,5 +186,5 @@ def _is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:  # another user's
-        return True
+        pass
     return True

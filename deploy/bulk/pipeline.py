@@ -45,21 +45,13 @@ class Shard:
 
 @dataclass(slots=True)
 class Counts:
-    """What became of one chunk, or of all so far.
+    """What became of one chunk, or of all so far."""
 
-    Attributes:
-        size: bytes of the corpus.
-        encoded: texts that were encoded in this run.
-        without_text: rows that have no text.
-        failed: rows whose text the model could not encode.
-        failed_ids: the ids of the first thousand of these.
-    """
-
-    size: float = 0.0
-    encoded: int = 0
-    without_text: int = 0
-    failed: int = 0
-    failed_ids: list[Any] = field(default_factory=list)
+    size: float = 0.0  # bytes of the corpus
+    encoded: int = 0  # texts that were encoded in this run
+    without_text: int = 0  # rows whose embedding is null
+    failed: int = 0  # rows whose text the model could not encode, whose embedding is null; the next run tries again
+    failed_ids: list[Any] = field(default_factory=list)  # of the first thousand of these
 
     def add(self, more: "Counts") -> None:
         """Takes in one chunk's."""
@@ -121,21 +113,10 @@ def encode_corpus(
     load: Load = TextEncoder.load,
     **options: Any,
 ) -> set[str]:
-    """Encodes what is not done yet.
+    """Encodes what is not done yet; the names of all chunks of the corpus.
 
-    Args:
-        sources: the files.
-        columns: of the files.
-        artifact: on every node at this path.
-        output: URI of the folder; every node has to see it.
-        tally: the actor that the others report to.
-        workers: actors at most, of one core each, or of `gpus`.
-        gpus: of an actor; 0 is none.
-        load: makes each actor's encoder.
-        options: of `TextEncoder.load`.
-
-    Returns:
-        Names of all chunks of the corpus.
+    Every node has the artifact at this path, and sees the output's URI. At most `workers` actors, of a core or of
+    `gpus` each, load an encoder with the options, and report to the tally.
 
     Raises:
         WrongCorpus: a file cannot be read to its end, or lacks a column, or the output cannot be written.
@@ -196,50 +177,9 @@ def start_tally() -> Any:
     return Tally.options(scheduling_strategy=here).remote()  # type: ignore[attr-defined]  # Ray publishes no types
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """A run in figures, as it is written next to the output.
-
-    Attributes:
-        rows: in the output.
-        encoded: texts encoded by this run.
-        seconds: what it took, reading and writing included.
-        texts_per_second: of them.
-        without_text: rows of this run without a text, whose embedding is null.
-        failed: rows whose text the model could not encode, whose embedding is null; the next run tries them again.
-        failed_ids: the ids of the first thousand of these.
-        removed: rows of the output whose text their file no longer had.
-        of_other_files: rows of the output whose file is not in this corpus; they stay.
-    """
-
-    rows: int
-    encoded: int
-    seconds: float
-    texts_per_second: float
-    without_text: int
-    failed: int
-    failed_ids: list[Any]
-    removed: int
-    of_other_files: int
-
-    def __str__(self) -> str:
-        text = f"{self.rows} rows; {self.encoded} texts encoded in {self.seconds} s ({self.texts_per_second} texts/s)"
-        others = {
-            "without text": self.without_text,
-            "removed that their files no longer have": self.removed,
-            "kept of files that are not in this corpus": self.of_other_files,
-            f"failed, the first: {', '.join(map(str, self.failed_ids[:5]))}": self.failed,
-        }
-        return text + "".join(f"; {count} rows {what}" for what, count in others.items() if count)
-
-
 @contextmanager
 def quiet(log: Path) -> Iterator[TextIO]:
-    """Sends to a file everything that is printed, until the block ends: Ray's own lines from C++ and other nodes, too.
-
-    Yields:
-        What was standard error.
-    """
+    """Sends to a file all that is printed, Ray's own lines from C++ and other nodes, too; yields what was stderr."""
     kept = {number: os.dup(number) for number in (STDOUT, STDERR)}
     with log.open("ab") as file, os.fdopen(os.dup(STDERR), "w", encoding="utf-8") as terminal:
         _redirect(dict.fromkeys(kept, file.fileno()))
@@ -260,13 +200,7 @@ def _redirect(targets: Mapping[int, int]) -> None:
 
 @contextmanager
 def shown(tally: Any, size: int, terminal: TextIO) -> Iterator[None]:
-    """Draws one line until the block ends; only on a terminal.
-
-    Args:
-        tally: the actor.
-        size: of the corpus, in bytes.
-        terminal: where to.
-    """
+    """Draws one line until the block ends, only on a terminal; `size` is the corpus's, in bytes."""
     over, is_whole = threading.Event(), threading.Event()
 
     def draw() -> None:

@@ -6,10 +6,10 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports by default, and looks here when it is imported
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # an actor has one core
@@ -19,9 +19,9 @@ from ray.exceptions import RayError
 
 from deploy.bulk.corpus import Columns, WrongCorpus, check_source, find_sources, uri_of
 from deploy.bulk.encoder import TextEncoder, check_choices
-from deploy.bulk.output import AnotherRun, Output, Record
-from deploy.bulk.pipeline import Load, Summary, encode_corpus, quiet, shown, start_tally
-from model.artifact import Artifact, ArtifactError
+from deploy.bulk.output import AnotherRun, Output
+from deploy.bulk.pipeline import Load, encode_corpus, quiet, shown, start_tally
+from model.artifact import Artifact, ArtifactError, identity
 from service.errors import ServiceError
 from service.machine import usable_cores
 
@@ -41,20 +41,34 @@ def run(options: argparse.Namespace, load: Load = TextEncoder.load) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the same command goes on from here\n")
         return INTERRUPTED
-    sys.stdout.write(f"{options.output} holds {summary}\n")
-    return 1 if summary.failed else 0
+    sys.stdout.write(f"{options.output} holds {describe(summary)}\n")
+    return 1 if summary["failed"] else 0
 
 
-def _run(options: argparse.Namespace, load: Load) -> Summary:
+def describe(summary: Mapping[str, Any]) -> str:
+    """A run in one line."""
+    text = "{rows} rows; {encoded} texts encoded in {seconds} s ({texts_per_second} texts/s)".format_map(summary)
+    others = {
+        "without text": summary["without_text"],
+        "removed that their files no longer have": summary["removed"],
+        "kept of files that are not in this corpus": summary["of_other_files"],
+        f"failed, the first: {', '.join(map(str, summary['failed_ids'][:5]))}": summary["failed"],
+    }
+    return text + "".join(f"; {count} rows {what}" for what, count in others.items() if count)
+
+
+def _run(options: argparse.Namespace, load: Load) -> dict[str, Any]:
+    """Encodes; a run in figures, as it is written next to the output."""
     began = time.monotonic()
     output, columns = Output(uri_of(options.output)), Columns(options.id_column, options.text_column)
     choices = {"prompt_name": options.prompt_name, "dimensions": options.dimensions, "normalize": options.normalize}
     manifest = Artifact.open(options.model).manifest
-    check_choices(manifest, dimensions=options.dimensions, prompt_name=options.prompt_name)
+    check_choices(manifest, choices)
     sources = find_sources([uri_of(place) for place in options.input])
     check_source(sources[0], columns)  # what is wrong with all is said before Ray starts
     with output.locked():
-        output.claim(Record.of(manifest, **choices, text_column=columns.text, id_column=columns.id))
+        network = {"model": manifest.model, "identity": identity(manifest), "precision": manifest.precision}
+        output.claim({**network, **choices, "text_column": columns.text, "id_column": columns.id})
         with quiet(_log()) as terminal, _ray(options.address, "GPU" if options.gpu else "CPU") as room:
             tally = start_tally()
             with shown(tally, sum(source.size for source in sources), terminal):
@@ -74,18 +88,18 @@ def _run(options: argparse.Namespace, load: Load) -> Summary:
             counts = ray.get(tally.read.remote())
         removed, of_other_files = output.sweep(sources, names)
         rows, seconds = output.count_rows(), time.monotonic() - began
-        summary = Summary(
-            rows=rows,
-            encoded=counts.encoded,
-            seconds=round(seconds, 1),
-            texts_per_second=round(counts.encoded / seconds, 1),
-            without_text=counts.without_text,
-            failed=counts.failed,
-            failed_ids=counts.failed_ids,
-            removed=removed,
-            of_other_files=of_other_files,
-        )
-        output.write_summary(asdict(summary))
+        summary = {
+            "rows": rows,
+            "encoded": counts.encoded,
+            "seconds": round(seconds, 1),
+            "texts_per_second": round(counts.encoded / seconds, 1),
+            "without_text": counts.without_text,
+            "failed": counts.failed,
+            "failed_ids": counts.failed_ids,
+            "removed": removed,
+            "of_other_files": of_other_files,
+        }
+        output.write_summary(summary)
     _log().unlink()
     return summary
 
@@ -99,11 +113,7 @@ def _log() -> Path:
 def _ray(address: str | None, kind: str) -> Iterator[int]:
     """Joins a cluster until the block ends, or starts one of this machine alone, which listens for no other.
 
-    Yields:
-        How many actors there is room for: one a core, or a GPU.
-
-    Raises:
-        ValueError: the cluster has none for an encoder.
+    Yields how many actors there is room for: one a core, or a GPU. A cluster without any is a ValueError.
     """
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     with ExitStack() as ended:

@@ -89,11 +89,7 @@ def node(*flags: str) -> Iterator[None]:
 
 
 class Cluster:
-    """A head that computes nothing, and one node that does. Use it in a `with` block.
-
-    Attributes:
-        address: of the head.
-    """
+    """A head that computes nothing, and one node that does. Use it in a `with` block."""
 
     def __init__(self, cores: int) -> None:
         port = free_port()
@@ -180,14 +176,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def check(output: Path, rows: int, encoder: TextEncoder, every: int) -> dict[str, int]:
-    """How many rows are missing, there more than once, or have no vector or another text's.
-
-    Args:
-        output: folder of the result.
-        rows: of the corpus.
-        encoder: encodes rows again.
-        every: the step between two rows whose vector is compared.
-    """
+    """How many rows are missing, there more than once, or have no vector or another text's, as every n-th shows."""
     seen, wrong = np.zeros(rows, np.int32), 0
     for path in output.glob("*.parquet"):
         found = parquet.read_table(path)

@@ -22,7 +22,9 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parents[2]
+KUBECTL = Path(__file__).parents[2] / ".tools/bin/kubectl"
+IMAGE, STORE = "localhost/polyhead:test", Path(tempfile.gettempdir()) / "check-container"  # of `make container-check`
+PORT = 18182
 READY_LIMIT = 60.0  # seconds
 PLAYED = ("ConfigMap", "Deployment")
 NOT_PLAYED = ("startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
@@ -38,28 +40,28 @@ print(*(f"{name}={value}" for name, value in sorted(os.environ.items()) if name.
 Resource = dict[str, Any]
 
 
-def adapt(resources: Sequence[Resource], *, image: str, port: int, volumes: Path) -> list[Resource]:
+def adapt(resources: Sequence[Resource], volumes: Path) -> list[Resource]:
     """The parts that podman runs, on the host's network and with directories for volumes that are empty at first."""
     played = [resource for resource in resources if resource["kind"] in PLAYED]
     configs = {item["metadata"]["name"]: item["data"] for item in played if item["kind"] == "ConfigMap"}
-    ports = {"POLYHEAD_PORT": str(port), "POLYHEAD_ADMIN_PORT": str(port + 1)}
+    ports = {"POLYHEAD_PORT": str(PORT), "POLYHEAD_ADMIN_PORT": str(PORT + 1)}
     for resource in played:
         resource["metadata"].pop("namespace", None)
         if resource["kind"] == "ConfigMap":  # podman prefers its values to the container's own
             resource["data"] |= {name: value for name, value in ports.items() if name in resource["data"]}
         if resource["kind"] == "Deployment":
             resource["spec"]["replicas"] = 1
-            _adapt_pod(resource["spec"]["template"]["spec"], image=image, ports=ports, volumes=volumes)
+            _adapt_pod(resource["spec"]["template"]["spec"], ports, volumes)
             _expand_commands(resource["spec"]["template"]["spec"], configs)
     return played
 
 
-def _adapt_pod(pod: Resource, *, image: str, ports: Mapping[str, str], volumes: Path) -> None:
+def _adapt_pod(pod: Resource, ports: Mapping[str, str], volumes: Path) -> None:
     pod.pop("topologySpreadConstraints", None)
     pod["hostNetwork"] = True
     pod["restartPolicy"] = "Never"  # podman would restart an init container that has done its work, too
     for container in (*pod.get("initContainers", ()), *pod["containers"]):
-        container["image"] = image
+        container["image"] = IMAGE
         container.pop("ports", None)
         for name in NOT_PLAYED:
             container.pop(name, None)
@@ -137,40 +139,30 @@ def look_inside(podman: Sequence[str], container: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 - podman
 
 
-def podman_command(store: Path) -> list[str]:
+def podman_command() -> list[str]:
     """Podman on the store that `deploy/container-check` filled."""
-    os.environ["CONTAINERS_CONF"] = str(store / "containers.conf")
-    places = ["--root", str(store / "root"), "--runroot", str(store / "run"), "--storage-driver", "overlay"]
+    os.environ["CONTAINERS_CONF"] = str(STORE / "containers.conf")
+    places = ["--root", str(STORE / "root"), "--runroot", str(STORE / "run"), "--storage-driver", "overlay"]
     return ["podman", *places, "--cgroup-manager", "cgroupfs", "--events-backend", "file"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Renders, runs, asks, and says what it saw."""
-    options = _parse(arguments)
-    render = [options.kubectl, "kustomize", options.overlay]
+    parser = argparse.ArgumentParser(description="Run what an overlay renders, with podman.")
+    parser.add_argument("overlay", type=Path, help="a folder with a kustomization")
+    render = [KUBECTL, "kustomize", parser.parse_args(arguments).overlay]
     rendered = subprocess.run(render, stdout=subprocess.PIPE, text=True, check=True).stdout  # noqa: S603 - kubectl
-    podman, address = podman_command(options.store), f"http://127.0.0.1:{options.port}"
+    podman, address = podman_command(), f"http://127.0.0.1:{PORT}"
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)  # noqa: S103 - the container's user has to reach what is in it
         resources = list(yaml.safe_load_all(rendered))
-        adapted = adapt(resources, image=options.image, port=options.port, volumes=Path(folder))
+        adapted = adapt(resources, Path(folder))
         with played(podman, adapted):
             seconds = wait_until_ready(address)
             answer = encode(address)
             seen = look_inside(podman, container_name(adapted))
     sys.stdout.write(f"ready after {seconds:.1f} s; {answer['model']} answered {answer['embeddings']}\n{seen}")
     return 0
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Run what an overlay renders, with podman.")
-    parser.add_argument("overlay", type=Path, help="a folder with a kustomization")
-    parser.add_argument("--image", default="localhost/polyhead:test")
-    parser.add_argument("--port", type=int, default=18182)
-    parser.add_argument("--kubectl", default=str(ROOT / ".tools" / "bin" / "kubectl"))
-    default_store = Path(tempfile.gettempdir()) / "check-container"
-    parser.add_argument("--store", type=Path, default=default_store, help="where podman keeps images and containers")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -13,16 +13,16 @@ from deploy.observability.objectives import (
     ACCEPTANCE,
     AVAILABILITY,
     BURNS,
+    ERROR_RATIO,
     FAILURES,
     LATENCY,
     LEAST_REQUESTS,
+    REFUSAL_RATIO,
     REFUSALS,
     SLOW_ANSWERS,
+    SLOW_RATIO,
     Document,
     count,
-    errors,
-    refusals,
-    slow,
 )
 
 RUNBOOK = "deploy/RUNBOOK.md"  # in this repository
@@ -31,7 +31,7 @@ BUDGETS = (  # alert, speeds, recorded ratio and its part, budget, what burns it
     (
         "PolyheadErrorBudgetBurn",
         BURNS,
-        errors,
+        ERROR_RATIO,
         FAILURES,
         1 - AVAILABILITY,
         "{{ $labels.job }}: errors (5xx)",
@@ -40,7 +40,7 @@ BUDGETS = (  # alert, speeds, recorded ratio and its part, budget, what burns it
     (
         "PolyheadLatencyBudgetBurn",
         BURNS,
-        slow,
+        SLOW_RATIO,
         SLOW_ANSWERS,
         1 - LATENCY,
         "{{ $labels.job }}: slow answers to {{ $labels.size }} requests",
@@ -49,7 +49,7 @@ BUDGETS = (  # alert, speeds, recorded ratio and its part, budget, what burns it
     (
         "PolyheadRefusalBudgetBurn",
         BURNS[-1:],  # a flood of refusals pages as PolyheadShedding
-        refusals,
+        REFUSAL_RATIO,
         REFUSALS,
         1 - ACCEPTANCE,
         "{{ $labels.job }}: refused requests (429)",
@@ -82,7 +82,7 @@ def _burns() -> Iterator[dict[str, str]]:
     for alert, burns, ratio, part, budget, what, action in BUDGETS:
         for burn in burns:
             limit = f"{burn.factor * budget:.6g}"
-            both = f"{ratio(burn.long)} > {limit} and {ratio(burn.short)} > {limit}"
+            both = f"{ratio}{burn.long} > {limit} and {ratio}{burn.short} > {limit}"
             yield {
                 "alert": alert,
                 "expr": f"{both} and {count(part, burn.long)} >= {LEAST_REQUESTS}",

@@ -39,19 +39,14 @@ WINDOW = 5.0  # seconds of one schedule of arrivals
 CONNECTIONS = 512  # of each load, at most
 KILLS = 4  # of processes, one after the other
 POINTS = 400  # of a line in the picture
+BULK_ROWS = 20_000
+FOLDER = Path("build/night")  # for Prometheus's samples, which stay
 PICTURE = Path("docs/pictures/night.svg")
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """A part of the night.
-
-    Attributes:
-        name: what happens at its beginning.
-        share: of the night.
-        do: brings it about.
-        alerts: that have to fire then.
-    """
+    """A share of the night, with what brings it about at its beginning, and the alerts that have to fire then."""
 
     name: str
     share: float
@@ -61,22 +56,12 @@ class Act:
 
 @dataclass
 class Night:
-    """The running service, and its answers so far.
+    """The running service, its answers so far, by load and window, and the code with which the bulk run ended."""
 
-    Attributes:
-        address: of nginx.
-        replicas: behind it.
-        steady: requests for both models in turn.
-        flood: requests for the first model.
-        given: the command line.
-        answers: of each load, in windows: when the window began, and its answers.
-        bulk: the code with which the bulk run ended.
-    """
-
-    address: Address
+    address: Address  # of nginx
     replicas: Sequence[Replica]
-    steady: Sequence[Request]
-    flood: Sequence[Request]
+    steady: Sequence[Request]  # for both models in turn
+    flood: Sequence[Request]  # for the first model
     given: argparse.Namespace
     answers: dict[str, list[tuple[float, Tally]]] = field(default_factory=lambda: {"steady": [], "flood": []})
     bulk: int | None = None
@@ -104,10 +89,6 @@ class Night:
             over.set()
             thread.join()
 
-    def kill_one(self) -> None:
-        """Kills a process of the first replica."""
-        self.replicas[0].kill_child()
-
     def keep_killing(self) -> None:
         """Kills processes of the second replica, one after the other."""
         for _ in range(KILLS):
@@ -116,7 +97,7 @@ class Night:
 
     def run_bulk(self) -> None:
         """Runs a bulk run next to the service, and kills its node; every row has to be there once."""
-        rows = ("--rows", str(self.given.bulk_rows), "--cores", "1")
+        rows = ("--rows", str(BULK_ROWS), "--cores", "1")
         words = [sys.executable, "-m", "deploy.bulk.show", "--model", str(self.given.model), *rows]
         with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:  # noqa: S603 - our own program
             try:
@@ -132,7 +113,7 @@ class Night:
 
 ACTS = (
     Act("calm", 0.05, lambda _: None),
-    Act("a process is killed", 0.05, Night.kill_one),
+    Act("a process is killed", 0.05, lambda night: night.replicas[0].kill_child()),
     Act("a bulk run loses its node", 0.1, Night.run_bulk),
     Act("flood", 0.56, Night.let_flood, frozenset({"PolyheadShedding", "PolyheadQueueSaturated"})),
     Act("the replicas are replaced", 0.06, lambda night: replace_all(night.replicas)),
@@ -163,14 +144,9 @@ def describe_answers(night: Night, times: Times) -> Table:
         for load, counted in night.answers.items():
             tallies = [tally for at, tally in counted if began <= at < ended]
             if tallies:
-                latencies = [latency for tally in tallies for latency in tally.latencies]
-                table.add(act=name, seconds=ended - began, load=load, **count(tallies), **_shown(latencies))
+                waits = percentiles([latency for tally in tallies for latency in tally.latencies])
+                table.add(act=name, seconds=ended - began, load=load, **count(tallies), **waits)
     return table
-
-
-def _shown(latencies: Sequence[float]) -> dict[str, float]:
-    found = percentiles(latencies)
-    return {rank: found[rank] for rank in ("p50_ms", "p99_ms") if rank in found}
 
 
 def count(tallies: Sequence[Tally]) -> dict[str, int]:
@@ -215,13 +191,6 @@ def describe_alerts(prometheus: Prometheus, times: Times, required: Mapping[str,
     return table
 
 
-def seconds_to_recover(night: Night, times: Times) -> float | None:
-    """From the end of the flood to the first window of the steady load without a refusal; None if there is none."""
-    end = times["flood"][1]
-    calm = (at for at, tally in night.answers["steady"] if at > end - WINDOW and not tally.statuses[429])
-    return next((max(0.0, at + WINDOW - end) for at in calm), None)
-
-
 def describe_memory(prometheus: Prometheus, times: Times) -> Table:
     """Memory of each replica over the two longest acts without a new process: at both ends, and its slope."""
     table = Table("memory", "anonymous memory, MB")
@@ -239,7 +208,7 @@ def describe_memory(prometheus: Prometheus, times: Times) -> Table:
     return table
 
 
-def draw(night: Night, prometheus: Prometheus, times: Times, path: Path) -> None:
+def draw(night: Night, prometheus: Prometheus, times: Times) -> None:
     """Answers a second, memory and firing alerts over time, with the acts."""
     start, end = times[ACTS[0].name][0], times[ACTS[-1].name][1]
     step = max(1.0, (end - start) / POINTS)
@@ -269,8 +238,7 @@ def draw(night: Night, prometheus: Prometheus, times: Times, path: Path) -> None
             axis.axvline((began - start) / 60, color="#97a2ac", linewidth=0.6)
     for name, (began, _) in times.items():
         rates.text((began - start) / 60, 1.02, name, transform=rates.get_xaxis_transform(), rotation=15, fontsize=7)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(PICTURE, metadata={"Date": None})
 
 
 def make_requests(artifact: Artifact, model: str) -> list[Request]:
@@ -285,7 +253,7 @@ def running(given: argparse.Namespace) -> Iterator[tuple[Night, Prometheus]]:
     first, second = Artifact.open(given.model), Artifact.open(given.other)
     one, other = make_requests(first, first.manifest.model), make_requests(second, "other")
     admin = [free_port() for _ in range(2)]
-    given.folder.mkdir(parents=True, exist_ok=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)
     more = {"POLYHEAD_PROCESSES": "2", "POLYHEAD_MORE_MODELS": f"other={given.other.resolve()}"}
     with ExitStack() as stack:
         replicas = [Replica(given.model, 1.0, POLYHEAD_ADMIN_PORT=str(port), **more) for port in admin]
@@ -294,7 +262,7 @@ def running(given: argparse.Namespace) -> Iterator[tuple[Night, Prometheus]]:
             stack.callback(replica.stop)
         proxy = stack.enter_context(nginx([replica.port for replica in replicas], retry=True))
         places = [Address("127.0.0.1", port) for port in admin]
-        prometheus = stack.enter_context(scraping(places, given.folder))
+        prometheus = stack.enter_context(scraping(places, FOLDER))
         steady = [request for pair in zip(one, other, strict=True) for request in pair]
         yield Night(proxy.address, replicas, steady, one, given), prometheus
 
@@ -308,12 +276,11 @@ def main() -> None:
             times = live_through(night)
         tables = [describe_answers(night, times), describe_alerts(prometheus, times, required_alerts(night, times)),
                   describe_memory(prometheus, times)]  # fmt: skip
-        draw(night, prometheus, times, given.plot)
+        draw(night, prometheus, times)
     lost = sum(int(row["lost"]) for row in tables[0].rows)
     wrong = sum(bool(row["verdict"]) for row in tables[1].rows)
     figures = {"lost": lost, "wrong_alerts": wrong, "bulk_exit_code": night.bulk}
-    recovered = seconds_to_recover(night, times)
-    emit("night", tables, minutes=given.minutes, rate=given.rate, recovered_after_s=recovered, **figures)
+    emit("night", tables, minutes=given.minutes, rate=given.rate, **figures)
     print(json.dumps(figures))  # noqa: T201 - the verdict
     raise SystemExit(int(any(figures.values())))
 
@@ -326,9 +293,6 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=positive, default=60.0, help="that the night takes")
     parser.add_argument("--rate", type=positive, default=20.0, help="requests a second, to both models in turn")
     parser.add_argument("--flood", type=positive, default=600.0, help="requests a second of the flood")
-    parser.add_argument("--bulk-rows", type=int, default=20_000, help="of the bulk run")
-    parser.add_argument("--folder", type=Path, default=Path("build/night"), help="for Prometheus's samples, which stay")
-    parser.add_argument("--plot", type=Path, default=PICTURE, metavar="FILE", help="the picture")
     return parser.parse_args()
 
 

@@ -39,20 +39,13 @@ LEAST_REQUESTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Burn:
-    """One speed at which the budget burns.
+    """One speed at which the budget burns: both windows have to, for as long as `wait` says."""
 
-    Attributes:
-        factor: times the speed that just uses the budget up in 30 days.
-        long, short: windows that both have to burn that fast.
-        wait: how long they have to.
-        severity: `page` wakes somebody, `ticket` is for the next working day.
-    """
-
-    factor: float
+    factor: float  # times the speed that just uses the budget up in 30 days
     long: str
     short: str
     wait: str
-    severity: Literal["page", "ticket"]
+    severity: Literal["page", "ticket"]  # the first wakes somebody, the second is for the next working day
 
 
 BURNS = (Burn(14.4, "1h", "5m", "2m", "page"), Burn(6, "6h", "30m", "15m", "page"), Burn(1, "3d", "6h", "1h", "ticket"))
@@ -70,23 +63,14 @@ REFUSALS = f"job:polyhead_requests_refused:rate{RATE_WINDOW}"
 FAILURES = f"job:polyhead_requests_failed:rate{RATE_WINDOW}"
 ANSWERS = f"job_size:polyhead_answers:rate{RATE_WINDOW}"
 SLOW_ANSWERS = f"job_size:polyhead_answers_slow:rate{RATE_WINDOW}"
+# Recorded shares, behind whose name the window stands: of accepted POST requests those that failed, of all those that
+# were refused, of answers those that took longer than their size may take. Each with its part and its whole.
+ERROR_RATIO = "job:polyhead_request_errors:ratio_rate"
+REFUSAL_RATIO = "job:polyhead_request_refusals:ratio_rate"
+SLOW_RATIO = "job_size:polyhead_answers_slow:ratio_rate"
+RATIOS = ((ERROR_RATIO, FAILURES, ACCEPTED), (REFUSAL_RATIO, REFUSALS, REQUESTS), (SLOW_RATIO, SLOW_ANSWERS, ANSWERS))
 INTERVALS = {"30m": "30s", "1h": "30s", "6h": "1m", "3d": "2m", "30d": "4m"}
 """How often a window is recorded. Beyond five minutes Prometheus would take the series for gone."""
-
-
-def errors(window: str) -> str:
-    """Name of the recorded share of accepted POST requests that failed."""
-    return f"job:polyhead_request_errors:ratio_rate{window}"
-
-
-def refusals(window: str) -> str:
-    """Name of the recorded share of POST requests that were refused."""
-    return f"job:polyhead_request_refusals:ratio_rate{window}"
-
-
-def slow(window: str) -> str:
-    """Name of the recorded share of answers that took longer than their size may take."""
-    return f"job_size:polyhead_answers_slow:ratio_rate{window}"
 
 
 def make_rules() -> Document:
@@ -113,18 +97,13 @@ def _rates() -> Iterator[Rule]:
     )
     yield _record(ANSWERS, answered)
     yield _record(SLOW_ANSWERS, f"{answered} - ({fast})")
-    yield _record(errors(RATE_WINDOW), f"{FAILURES} / {ACCEPTED}")
-    yield _record(refusals(RATE_WINDOW), f"{REFUSALS} / {REQUESTS}")
-    yield _record(slow(RATE_WINDOW), f"{SLOW_ANSWERS} / {ANSWERS}")
+    for ratio, part, whole in RATIOS:
+        yield _record(f"{ratio}{RATE_WINDOW}", f"{part} / {whole}")
 
 
 def _ratios(window: str) -> Iterator[Rule]:
-    for ratio, part, whole in (
-        (errors(window), FAILURES, ACCEPTED),
-        (refusals(window), REFUSALS, REQUESTS),
-        (slow(window), SLOW_ANSWERS, ANSWERS),
-    ):
-        yield _record(ratio, f"sum_over_time({part}[{window}]) / sum_over_time({whole}[{window}])")
+    for ratio, part, whole in RATIOS:
+        yield _record(f"{ratio}{window}", f"sum_over_time({part}[{window}]) / sum_over_time({whole}[{window}])")
 
 
 def count(rate: str, window: str) -> str:

@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.models.common import StackingMode
 
-from deploy.observability.objectives import AVAILABILITY, BUDGET, LATENCY, LATENCY_SECONDS, errors, slow
+from deploy.observability.objectives import AVAILABILITY, BUDGET, ERROR_RATIO, LATENCY, LATENCY_SECONDS, SLOW_RATIO
 from deploy.observability.panels import (
     EACH,
     NOT_REFUSED,
@@ -99,13 +99,13 @@ def _budgets() -> list[Panel]:
         _budget_left(
             "Error budget left",
             f"Of 30 days: {1 - AVAILABILITY:.1%} of the POST requests may fail. Below 0 the objective is missed.",
-            f"{recorded(errors(BUDGET))} / {1 - AVAILABILITY:.6g}",
+            f"{recorded(ERROR_RATIO + BUDGET)} / {1 - AVAILABILITY:.6g}",
             alert="PolyheadErrorBudgetBurn",
         ),
         _budget_left(
             "Latency budget left",
             f"Of 30 days: {1 - LATENCY:.0%} of the answers may take longer than their size allows.",
-            f"{recorded(slow(BUDGET))} / {1 - LATENCY:.6g}",
+            f"{recorded(SLOW_RATIO + BUDGET)} / {1 - LATENCY:.6g}",
             alert="PolyheadLatencyBudgetBurn",
         ),
     ]
@@ -131,23 +131,18 @@ def _history() -> list[Panel]:
             quantiles | {"objective": f"vector({_OBJECTIVE:g})"},
             unit="s",
         ),
-        _limits(),
+        make_lines(
+            "Of each limit",
+            "How much of each limit is in use, by the instance that is closest to it.",
+            {
+                "workers": f"max({rate(names.WORKER_BUSY, by=EACH)} / {total(names.WORKERS, by=EACH)})",
+                "queue": _fullest(names.QUEUE_TOKENS, names.QUEUE_LIMIT_TOKENS),
+                "memory": _fullest(names.MEMORY_ANONYMOUS, names.MEMORY_LIMIT),
+                "open files": _fullest(OPEN_FILES, MOST_FILES),
+            },
+            unit=SHARE,
+        ),
     ]
-
-
-def _limits() -> Panel:
-    """The limits that are closest to being reached."""
-    return make_lines(
-        "Of each limit",
-        "How much of each limit is in use, by the instance that is closest to it.",
-        {
-            "workers": f"max({rate(names.WORKER_BUSY, by=EACH)} / {total(names.WORKERS, by=EACH)})",
-            "queue": _fullest(names.QUEUE_TOKENS, names.QUEUE_LIMIT_TOKENS),
-            "memory": _fullest(names.MEMORY_ANONYMOUS, names.MEMORY_LIMIT),
-            "open files": _fullest(OPEN_FILES, MOST_FILES),
-        },
-        unit=SHARE,
-    )
 
 
 def _fullest(used: str, limit: str) -> str:

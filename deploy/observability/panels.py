@@ -59,17 +59,7 @@ def make_lines(
     stacking: looks.StackingMode = looks.StackingMode.NONE,
     exemplars: bool = False,
 ) -> Panel:
-    """Lines over time, from 0.
-
-    Args:
-        title: of the panel.
-        text: its description.
-        expressions: by legend, `{{label}}` for a label's value.
-        unit: Grafana's name of the unit.
-        width: of 24 columns.
-        stacking: lines on each other, as they are or as percentages.
-        exemplars: whether points that name a trace are drawn.
-    """
+    """Lines over time, from 0, by their legend, `{{label}}` for a label's value; exemplars are points with a trace."""
     panel = (
         _framed(timeseries.Panel(), title, text, width)
         .unit(unit)
@@ -113,16 +103,7 @@ def make_heatmap(title: str, text: str, expression: str, *, unit: str) -> Panel:
 def make_table(
     title: str, text: str, expressions: Mapping[str, str], *, key: str, units: Mapping[str, str], hidden: Sequence[str]
 ) -> Panel:
-    """One line a value of the label `key`, one column an expression (and the labels that it keeps).
-
-    Args:
-        title: of the panel.
-        text: its description.
-        expressions: by column.
-        key: the label that every expression keeps.
-        units: by column, Grafana's name of its unit.
-        hidden: labels that are no column.
-    """
+    """One line a value of the label `key`, one column an expression, and one a label that it keeps, but the hidden."""
     panel = _framed(table.Panel(), title, text, FULL_WIDTH)
     names = {}
     for ref_id, (column, expression) in zip("ABCDEFGHIJKL", expressions.items(), strict=False):

@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.models.common import StackingMode
 
-from deploy.observability.objectives import AVAILABILITY, BURNS, LATENCY, LATENCY_SECONDS, errors, slow
+from deploy.observability.objectives import AVAILABILITY, BURNS, ERROR_RATIO, LATENCY, LATENCY_SECONDS, SLOW_RATIO
 from deploy.observability.panels import (
     ANSWERED,
     CHOSEN,
@@ -76,13 +76,13 @@ def objectives() -> Row:
         make_lines(
             "Error budget burn",
             "Times the speed that just uses the budget up in 30 days; 14.4 and 6 page, 1 is a ticket.",
-            {window: f"max({recorded(errors(window))}) / {1 - AVAILABILITY:.6g}" for window in windows},
+            {window: f"max({recorded(ERROR_RATIO + window)}) / {1 - AVAILABILITY:.6g}" for window in windows},
             width=12,
         ),
         make_lines(
             "Latency budget burn",
             "Likewise, of the size that burns fastest.",
-            {window: f"max({recorded(slow(window))}) / {1 - LATENCY:.6g}" for window in windows},
+            {window: f"max({recorded(SLOW_RATIO + window)}) / {1 - LATENCY:.6g}" for window in windows},
             width=12,
         ),
     ]

@@ -74,16 +74,13 @@ class Prometheus:
 
 
 @contextmanager
-def scraping(
-    services: Sequence[Address], folder: Path, *, patient: bool = True, cluster: Sequence[Address] = ()
-) -> Iterator[Prometheus]:
+def scraping(services: Sequence[Address], folder: Path, *, patient: bool = True) -> Iterator[Prometheus]:
     """Runs a Prometheus that scrapes these services each second and knows our rules, until the block ends.
 
     Args:
         services: where they listen.
         folder: for its configuration and data, both left there.
         patient: whether alerts wait as long as they say before they fire.
-        cluster: where kube-state-metrics listens, if it does.
 
     Raises:
         NoPrometheus: it is not installed.
@@ -92,7 +89,7 @@ def scraping(
     if program is None:
         raise NoPrometheus("prometheus is not installed (Debian package prometheus)")
     config = folder / "prometheus.yml"
-    config.write_text(yaml.safe_dump(_configuration(services, cluster, [*_hasty_rules(folder, patient)])))
+    config.write_text(yaml.safe_dump(_configuration(services, [*_hasty_rules(folder, patient)])))
     port = free_port()
     command = [
         program,
@@ -120,18 +117,13 @@ def _hasty_rules(folder: Path, patient: bool) -> Iterator[Path]:
         yield path
 
 
-def _configuration(services: Sequence[Address], cluster: Sequence[Address], rules: Sequence[Path]) -> dict[str, Any]:
+def _configuration(services: Sequence[Address], rules: Sequence[Path]) -> dict[str, Any]:
+    targets = [f"{service.host}:{service.port}" for service in services]
     return {
         "global": {"scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL},
         "rule_files": [str(path.resolve()) for path in rules],  # a relative one would begin at the file's folder
-        # The labels of kube-state-metrics count, as its own charts have it: they name the namespace and the pod.
-        "scrape_configs": [_job("polyhead", services), _job("kube-state-metrics", cluster) | {"honor_labels": True}],
+        "scrape_configs": [{"job_name": "polyhead", "static_configs": [{"targets": targets}]}],
     }
-
-
-def _job(name: str, addresses: Sequence[Address]) -> dict[str, Any]:
-    targets = [f"{address.host}:{address.port}" for address in addresses]
-    return {"job_name": name, "static_configs": [{"targets": targets}]}
 
 
 def _series(labels: Mapping[str, str], pairs: Sequence[tuple[float, str]]) -> Series:

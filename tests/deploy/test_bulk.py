@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,10 +35,10 @@ from deploy.bulk import show
 from deploy.bulk.__main__ import main
 from deploy.bulk.corpus import Columns, Source, find_sources
 from deploy.bulk.encoder import TextEncoder
-from deploy.bulk.output import AnotherRun, Output, Record
+from deploy.bulk.output import AnotherRun, Output
 from deploy.bulk.pipeline import Counts, EncodeShards, Shard, make_shards
 from deploy.bulk.show import Cluster
-from model.artifact import GRAPH, TOKENIZER, describe_files, read_manifest, write_manifest
+from model.artifact import GRAPH, TOKENIZER, describe_files, identity, read_manifest, write_manifest
 from tests.deploy.tools import DEPLOY, ROOT
 from tests.service.process import wait_until
 from tests.task_artifacts import TaskArtifact
@@ -229,16 +228,6 @@ def begin(model: Path, corpus: Path, output: Path, address: str, files: int) -> 
     return process
 
 
-def encoders() -> list[str]:
-    """Ray's processes that encode; Ray names them so."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # it has ended
-            name = path.read_bytes().decode(errors="replace")
-            found += [name] if name.startswith("ray::") and EncodeShards.__name__ in name else []
-    return found
-
-
 def test_a_killed_run_is_gone_on_with_and_outlives_its_node_with_one_core_left(
     long_corpus: Path, tmp_path: Path, embedder: TaskArtifact, cluster: Cluster
 ) -> None:
@@ -247,10 +236,10 @@ def test_a_killed_run_is_gone_on_with_and_outlives_its_node_with_one_core_left(
     with begin(embedder.artifact, long_corpus, output, cluster.address, files=1) as process:
         with pytest.raises(AnotherRun, match=f"written by process {process.pid} on "), Output(output.as_uri()).locked():
             pass
-        assert encoders()
+        assert list(show.actor_pids())
         os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
-    wait_until(lambda: not encoders())  # they may write one more file each
+    wait_until(lambda: not list(show.actor_pids()))  # they may write one more file each
     done = [pq.read_metadata(file).num_rows for file in output.glob("*.parquet")]
     with begin(embedder.artifact, long_corpus, output, cluster.address, files=len(done) + 1) as process:
         cluster.replace_node(cores=1)
@@ -323,13 +312,15 @@ def test_says_what_is_wrong_before_ray_starts(
 ) -> None:
     corpus, output = tmp_path / "a.jsonl", tmp_path / "output"
     corpus.write_text('{"id": "a", "text": "b", "extra": 0}\n')
+    manifest = read_manifest(embedder.artifact)
+    made_by = {"model": manifest.model, "identity": identity(manifest), "precision": manifest.precision}
     choices = {"prompt_name": None, "dimensions": None, "normalize": True, "text_column": "text", "id_column": "id"}
-    Output(output.as_uri()).claim(Record.of(read_manifest(embedder.artifact), **choices))
+    Output(output.as_uri()).claim({**made_by, **choices})
     for more, message in {
         ("--text-column", "body"): "no column body; it has id, text, extra",
         ("--text-column", "extra"): "column extra holds int64, not texts",
         ("--prompt-name", "query"): "no named prompts",
-        ("--dimensions", "99999"): "dimensions is 99999: this model has",
+        ("--dimensions", "99999"): "dimensions: expected 1 to ",
         ("--dimensions", "10"): "was begun with dimensions None; name another --output",
     }.items():
         assert main(command(embedder.artifact, corpus, output, *more)[3:]) == 1

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from deploy.bulk.corpus import Source
-from deploy.bulk.output import LOCK, AnotherRun, Output, Record
+from deploy.bulk.output import LOCK, AnotherRun, Output
 from tests.service.process import wait_until
 
-RECORD = Record("m", "1", "fp32", None, None, True, "text", "id")
+RECORD = {"model": "m", "identity": "1", "dimensions": None}
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_chunks_that_a_file_no_longer_has_go_and_those_of_other_files_stay(outpu
 def test_an_output_is_of_one_network_and_one_choice(output: Output, tmp_path: Path) -> None:
     output.claim(RECORD)
     output.claim(RECORD)
-    other = Record("m", "2", "fp32", None, None, True, "text", "id")  # of the same source, pruned
+    other = {**RECORD, "identity": "2"}  # of the same source, pruned
     with pytest.raises(AnotherRun, match=r"was begun with identity '1'; name another --output"):
         output.claim(other)
     (tmp_path / "theirs").mkdir()

@@ -1,7 +1,7 @@
 """Every alert is brought about: Prometheus sees the trouble, and the alert fires.
 
-Alerts fire at once here; how long each waits is `promtool`'s to hold (`alerts_test.yaml`). The processes are real.
-There is no cluster, so a server writes the series of kube-state-metrics.
+Alerts fire at once here; how long each waits is `promtool`'s to hold, and what follows from kube-state-metrics, for
+there is no cluster (`alerts_test.yaml`). The processes are real.
 """
 
 import contextlib
@@ -10,10 +10,9 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ from deploy.observability.scrape import NoPrometheus, Prometheus, scraping
 from model.artifact import TOKENIZER, read_manifest, write_manifest
 from service.machine import cgroup_directories
 from service.observability.metrics import READY
-from tests.deploy.tools import serving
 from tests.service.fake_engine import write_fake_artifact
 from tests.service.process import ServerProcess, wait_until
 
@@ -155,27 +153,6 @@ def test_memory_near_its_limit(model: Path, tmp_path: Path) -> None:
         wait_for(prometheus, "PolyheadMemory")
 
 
-def test_what_the_cluster_says(tmp_path: Path) -> None:
-    unavailable = 'kube_deployment_status_replicas_unavailable{namespace="a",deployment="polyhead"}'
-    scaler = '{namespace="a",horizontalpodautoscaler="keda-hpa-polyhead"}'
-    replicas = f"kube_horizontalpodautoscaler_status_current_replicas{scaler}"
-    pod = '{namespace="a",pod="polyhead-5d8f-x2x",uid="7",container="polyhead"}'
-    restarts = f"kube_pod_container_status_restarts_total{pod}"
-    figures = {unavailable: 0, replicas: 4, f"kube_horizontalpodautoscaler_spec_max_replicas{scaler}": 10, restarts: 0}
-    with kube_state_metrics(figures) as address, watched(tmp_path, cluster=[address]) as prometheus:
-        while not prometheus.query(unavailable, time.time()):
-            time.sleep(0.2)
-        assert firing(prometheus) <= {"PolyheadAbsent"}
-        figures |= {unavailable: 1, replicas: 10}
-        wait_for(prometheus, "PolyheadUnavailable", "PolyheadAutoscalerAtMaximum")
-
-        def restart() -> None:
-            figures[restarts] += 1
-            time.sleep(1.1)
-
-        wait_for(prometheus, "PolyheadRestarts", do=restart)
-
-
 def serve(folder: Path, *flags: str, port: int = 0, run_seconds: float = 0, group: Path | None = None) -> ServerProcess:
     """A service with one worker, whose every run takes so long, in a control group or none."""
     command = ("--model", str(folder), "--workers", "1", *flags, *(("--port", str(port)) if port else ()))
@@ -184,10 +161,10 @@ def serve(folder: Path, *flags: str, port: int = 0, run_seconds: float = 0, grou
 
 
 @contextlib.contextmanager
-def watched(folder: Path, *servers: ServerProcess | Address, cluster: Sequence[Address] = ()) -> Iterator[Prometheus]:
+def watched(folder: Path, *servers: ServerProcess | Address) -> Iterator[Prometheus]:
     addresses = [one if isinstance(one, Address) else Address(*one.address) for one in servers]
     try:
-        with scraping(addresses, folder, patient=False, cluster=cluster) as prometheus:
+        with scraping(addresses, folder, patient=False) as prometheus:
             yield prometheus
     except NoPrometheus as missing:
         pytest.skip(str(missing))
@@ -251,22 +228,3 @@ def memory_group(limit: int) -> Iterator[Path]:
         yield group
     finally:
         group.rmdir()
-
-
-@contextlib.contextmanager
-def kube_state_metrics(figures: Mapping[str, float]) -> Iterator[Address]:
-    """A server instead of kube-state-metrics: these series, with the values that they have when it is asked."""
-
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = "".join(f"{series} {value}\n" for series, value in figures.items()).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - as the library calls it
-
-    with serving(Page) as port:
-        yield Address("127.0.0.1", port)

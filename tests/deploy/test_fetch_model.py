@@ -171,10 +171,10 @@ def test_says_in_one_line_what_it_cannot_read(
     [
         ("file:///etc", "expected an http or https address"),
         ("example.com", "expected an http or https address"),
-        ("http://[::1/model", "expected an http or https address"),
+        ("http://[::1/model", "cannot be fetched: ValueError("),
         ("http://a b/tiny", "cannot be fetched: InvalidURL("),
         ("http://example.com:port/tiny", "cannot be fetched: InvalidURL("),
-        ("http://127.0.0.1:1/tiny", "manifest.json cannot be fetched: <urlopen error"),
+        ("http://127.0.0.1:1/tiny", "manifest.json cannot be fetched: URLError("),
     ],
 )
 def test_says_in_one_line_what_is_no_address(

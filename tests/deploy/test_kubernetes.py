@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from model.artifact import Artifact
 from service.observability import metrics as metric_names
@@ -155,14 +154,6 @@ def test_scales_on_metrics_that_the_service_has_in_its_own_namespace(name: str, 
             assert is_counter == (f"rate({metric}" in query)  # it only grows
         assert set(re.findall(r'namespace="([^"]+)"', query)) == {namespace}
     assert one(text, "Deployment")["metadata"]["namespace"] == namespace
-
-
-def test_monitoring_holds_the_rule_files_and_the_dashboard() -> None:
-    text = component("monitoring")
-    files = [yaml.safe_load((DEPLOY / "prometheus" / name).read_text()) for name in ("rules.yaml", "alerts.yaml")]
-    assert one(text, "PrometheusRule")["spec"]["groups"] == [group for file in files for group in file["groups"]]
-    dashboard = one(text, "ConfigMap", "polyhead-dashboard")
-    assert dashboard["data"] == {"polyhead.json": (DEPLOY / "grafana" / "polyhead.json").read_text()}
 
 
 @pytest.mark.parametrize("name", ["production", MODELS])

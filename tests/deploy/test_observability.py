@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.observability.__main__ import write_files
 from deploy.observability.objectives import LATENCY_SECONDS
-from deploy.observability.picture import DASHBOARD, ShownPanel, read_panels
+from deploy.observability.picture import DASHBOARD, Panel, fill_in, read_panels
 from deploy.observability.scrape import scraping
 from service.app import create_app
 from service.observability import metrics as names
@@ -42,7 +42,7 @@ def rules(name: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def panels() -> list[ShownPanel]:
+def panels() -> list[Panel]:
     return list(read_panels())
 
 
@@ -63,9 +63,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     return found
 
 
-def expressions(panels: list[ShownPanel]) -> Iterator[str]:
+def expressions(panels: list[Panel]) -> Iterator[str]:
     for panel in panels:
-        yield from (target.fill_in(step="1m", span="1h") for target in panel.targets)
+        yield from (fill_in(target["expr"], step="1m", span="1h") for target in panel["targets"])
     yield from (rule["expr"] for name in ("rules.yaml", "alerts.yaml") for rule in rules(name))
 
 
@@ -81,7 +81,7 @@ def test_committed_files_are_what_the_script_writes() -> None:
     assert (len(written), stale) == (7, []), "run `python -m deploy.observability`"
 
 
-def test_every_metric_and_label_named_is_exported(panels: list[ShownPanel], exported: dict[str, set[str]]) -> None:
+def test_every_metric_and_label_named_is_exported(panels: list[Panel], exported: dict[str, set[str]]) -> None:
     recorded, places = {rule["record"] for rule in rules("rules.yaml")}, {"job", "instance", "pod"}
     for expression in expressions(panels):
         for selector in selectors(expression):
@@ -104,7 +104,7 @@ def test_objectives_are_buckets_and_sizes() -> None:
     assert set(LATENCY_SECONDS) < set(SIZES)
 
 
-def test_label_values_in_queries_occur(panels: list[ShownPanel], tmp_path: Path) -> None:
+def test_label_values_in_queries_occur(panels: list[Panel], tmp_path: Path) -> None:
     """A reason or a status that the service never has would make a panel or an alert that is silent forever."""
     _, services = create_app(read_settings(["--model", str(tmp_path)]), Readiness())
     services.metrics.of_model("x")
@@ -151,11 +151,11 @@ def test_every_alert_has_a_section_in_the_runbook_and_no_section_is_left_over() 
         assert anchor in {alert.lower() for alert in alerts}
 
 
-def test_runbook_names_panels_and_settings_that_exist(panels: list[ShownPanel]) -> None:
+def test_runbook_names_panels_and_settings_that_exist(panels: list[Panel]) -> None:
     text = (DEPLOY / "RUNBOOK.md").read_text()
     flags = {f"--{name.replace('_', '-')}" for name in type(read_settings(["--model", "x"])).model_fields}
     assert set(re.findall(r"`(--[a-z-]+)[ `]", text)) <= flags
-    titles = {panel.title for panel in panels}
+    titles = {panel["title"] for panel in panels}
     named = set(re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", text))
     assert named - titles == {"Status, Targets"}
 

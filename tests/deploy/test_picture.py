@@ -40,7 +40,7 @@ def test_every_panel_is_drawn_whatever_its_data(tmp_path: Path) -> None:
     asked: list[str] = []
     panels = list(read_panels())
     draw(panels, made_up(asked), START, END, tmp_path / "made-up.png")
-    assert len(asked) == sum(len(panel.targets) for panel in panels)
+    assert len(asked) == sum(len(panel["targets"]) for panel in panels)
     assert not [expression for expression in asked if "$" in expression]
     with Image.open(tmp_path / "made-up.png") as picture:
         assert picture.width == 1200

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,12 +148,6 @@ def test_the_variable_names_the_artifact_of_every_command(
     assert ("named" if is_named else "of the variable") in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_an_artifact_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
-    for command, name in (("info", "ARTIFACT"), ("tune", "MODEL")):
-        assert main([command, "one", "--model", "other"]) == 2
-        assert f"--model: not allowed with argument {name}" in capsys.readouterr().err
-
-
 def test_tune_measures_what_is_named_or_the_variables_artifact(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[Path]] = []
     monkeypatch.setattr("polyhead.tune.tune", lambda models, *_: seen.append(models))
@@ -213,27 +206,10 @@ def test_standard_output_that_cannot_be_written_is_one_line(
     assert printed.count("\n") <= 1
 
 
-def test_a_process_whose_output_fits_nowhere_says_one_line(embedder: TaskArtifact) -> None:
-    command = [sys.executable, "-m", "polyhead", "info", str(embedder.artifact)]
-    with Path("/dev/full").open("wb") as full:
-        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)  # noqa: S603
-    assert (run.returncode, run.stderr) == (1, "polyhead info: cannot write standard output: No space left on device\n")
-
-
 def test_letters_that_a_terminal_lacks_become_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown := io.BytesIO(), encoding="ascii"))
     write("naïve")
     assert shown.getvalue() == rb"na\xefve"
-
-
-@pytest.mark.slow
-def test_the_command_line_gives_what_the_service_gives(default_artifact: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-m", "polyhead", "encode", "--model", str(default_artifact)]
-    run = subprocess.run(  # noqa: S603 - our own program
-        [*command, "The cat sat on the mat.", "--dimensions", "4"], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    line = json.loads(run.stdout)
-    assert line["embedding"] == pytest.approx([0.87964, -0.10653, -0.24799, 0.39165], abs=2e-5)  # the README's answer
 
 
 def test_messages_name_flags_that_a_command_has() -> None:

@@ -14,6 +14,7 @@ from export.cli import parser as export_parser
 from export.errors import SourceError
 from export.sources import Folder
 from model.artifact import ArtifactError
+from model.processor import processor_name
 from polyhead import models
 from polyhead.cli import main
 from polyhead.models import DEFAULT_ARTIFACT, Tuned, Wanted, cached_artifacts, default_artifact, exported, keep_tuned
@@ -115,7 +116,7 @@ def test_what_tune_chose_is_served_unless_something_else_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    keep_tuned(Path("owner/model"), Tuned.here(usable_cores(), "bf16", "openvino", 1, 1, 2))
+    keep_tuned(Path("owner/model"), Tuned(processor_name(), usable_cores(), "bf16", "openvino", 1, 1, 2))
     assert main(["serve", "owner/model"]) == 0
     assert exports[0].name.startswith("model-bf16-")
     assert (starts[0].processes, starts[0].workers, starts[0].intra_op_threads) == (1, 1, 2)

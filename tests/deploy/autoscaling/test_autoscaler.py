@@ -9,9 +9,8 @@ import yaml
 from deploy.autoscaling.autoscaler import (
     COMPONENTS,
     Autoscaler,
-    Direction,
+    Document,
     Metric,
-    Policy,
     Rules,
     Usage,
     average_value_replicas,
@@ -26,12 +25,21 @@ from tests.deploy.cluster import component, one
 KEDA = COMPONENTS / "autoscale/scaledobject.yaml"
 HPA = COMPONENTS / "autoscale-hpa/horizontalpodautoscaler.yaml"
 IDLE = Usage((), 0)
-FAST_UP = Direction(0, (Policy("Percent", 100, 30), Policy("Pods", 2, 30)))
-SLOW_DOWN = Direction(300, (Policy("Percent", 50, 60),))
+FAST_UP: Document = {
+    "stabilizationWindowSeconds": 0,
+    "policies": [
+        {"type": "Percent", "value": 100, "periodSeconds": 30},
+        {"type": "Pods", "value": 2, "periodSeconds": 30},
+    ],
+}
+SLOW_DOWN: Document = {
+    "stabilizationWindowSeconds": 300,
+    "policies": [{"type": "Percent", "value": 50, "periodSeconds": 60}],
+}
 
 
-def autoscaler(up: Direction = FAST_UP, down: Direction = SLOW_DOWN) -> Autoscaler:
-    return Autoscaler(Rules(2, 10, (Metric("m", "query", 10, "q"),), up, down))
+def autoscaler() -> Autoscaler:
+    return Autoscaler(Rules(2, 10, (Metric(10, "q"),), FAST_UP, SLOW_DOWN))
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def fetch(url: str, sha256: str, directory: Path, *, memory_limit: int | None = 
         FetchError: a file cannot be had, or is another; or the model is too large for the limit.
         ArtifactError: the files are no artifact.
     """
-    if not _is_http(url):
+    if not url.startswith(("http://", "https://")):
         raise FetchError(f"{url}: expected an http or https address")
     partial = directory / f".{artifact.MANIFEST}"
     partial.mkdir(exist_ok=True)
@@ -68,13 +68,6 @@ def _check_memory(size: int, limit: int | None) -> None:
             f"the model has {size / 2**20:.0f} MiB and the service may have {limit / 2**20:.0f} MiB of memory: set "
             f"requests.memory and limits.memory of the container polyhead to {-(-needed // 2**20)}Mi"
         )
-
-
-def _is_http(url: str) -> bool:
-    try:
-        return urllib.parse.urlsplit(url).scheme in ("http", "https")
-    except ValueError:  # an unclosed bracket
-        return False
 
 
 def _fetch_file(url: str, name: str, entry: artifact.FileEntry, directory: Path) -> None:
@@ -99,9 +92,7 @@ def _download(url: str, name: str, path: Path, sha256: str, max_bytes: int) -> N
                     raise FetchError(f"{address} holds more than {max_bytes} bytes, which is not what was asked for")
                 digest.update(chunk)
                 file.write(chunk)
-    except OSError as error:
-        raise FetchError(f"{address} cannot be fetched: {error}") from error
-    except http.client.HTTPException as error:  # no address, no HTTP, or an answer that breaks off
+    except (OSError, ValueError, http.client.HTTPException) as error:  # no address, no HTTP, an answer that breaks off
         raise FetchError(f"{address} cannot be fetched: {error!r}") from error
     if digest.hexdigest() != sha256.lower():
         path.unlink()
