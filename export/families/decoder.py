@@ -12,16 +12,14 @@ from typing import Any
 
 from export.errors import UnsupportedModel
 from export.families.family import (
-    DENSE,
-    OUTPUT,
+    ACTIVATIONS,
     REQUIRED,
     TRANSFORMERS_LAYER,
     WHOLE_ROTATION,
     Family,
     TaskLayers,
-    fixed,
+    choose,
     local_layers,
-    read_activation,
 )
 from export.families.rope import Rope, find_rope
 from model.config import EncoderConfig, Pooling
@@ -75,7 +73,7 @@ def read_decoder(
         d_v=head_size,
         intermediate_size=config["intermediate_size"],
         max_positions=config["max_position_embeddings"],
-        activation=read_activation(config, activation),
+        activation=choose(config, activation, ACTIVATIONS),
         gated=True,
         **{"up_bias": False, "down_bias": False, "attention_bias": has_bias, "output_bias": has_bias, **settings},
         norm="rms_norm",
@@ -144,8 +142,8 @@ QWEN3 = Family(
     names=NAMES,
     prefixes=PREFIXES,
     ignored=("lm_head.", "score."),
-    classifier=TaskLayers({"score": OUTPUT}, fixed(dense_activation=None, pooling="last")),
-    token_classifier=TaskLayers({"score": OUTPUT}, fixed(dense_activation=None)),
+    classifier=TaskLayers({"score": "output"}, lambda _: {"dense_activation": None, "pooling": "last"}),
+    token_classifier=TaskLayers({"score": "output"}, lambda _: {"dense_activation": None}),
     read_config=lambda config, pooling: _windowed(config, pooling, _qwen_windows(config), query_key_norm=True),
 )
 
@@ -197,15 +195,8 @@ MISTRAL = replace(
 EUROBERT_POOLINGS: Mapping[str, Pooling] = {"bos": "cls", "mean": "mean"}
 
 
-def _read_eurobert_classifier(config: Mapping[str, Any]) -> dict[str, Any]:
-    kind = config.get("classifier_pooling", "late")
-    if kind not in EUROBERT_POOLINGS:
-        raise UnsupportedModel(f"classifier_pooling {kind!r}: one of {', '.join(EUROBERT_POOLINGS)} is supported")
-    return {"dense_activation": "gelu", "pooling": EUROBERT_POOLINGS[kind]}
-
-
 def _read_eurobert_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    has_bias = config.get("mlp_bias", False)
+    has_bias = config["mlp_bias"]
     return read_decoder(config, pooling, find_rope(config, 10000.0), up_bias=has_bias, down_bias=has_bias)
 
 
@@ -230,7 +221,13 @@ EUROBERT = Family(
     prefixes=PREFIXES,
     remote_classes=("EuroBert",),
     ignored=("lm_head.", "dense.", "classifier."),
-    classifier=TaskLayers({"dense": DENSE, "classifier": OUTPUT}, _read_eurobert_classifier),
+    classifier=TaskLayers(
+        {"dense": "dense", "classifier": "output"},
+        lambda config: {
+            "dense_activation": "gelu",
+            "pooling": choose(config, "classifier_pooling", EUROBERT_POOLINGS),
+        },
+    ),
     read_config=_read_eurobert_config,
 )
 
