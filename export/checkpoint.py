@@ -68,7 +68,7 @@ class Checkpoint:
         source: where the weights came from.
         encoder: the network, in evaluation mode, float32.
         tokenizer: without truncation and padding.
-        defaults: pooling, normalisation, prompts.
+        defaults: what callers get without asking for anything else.
         max_sequence_length: tokens at most, special tokens included.
         stated_length: the longest text that the original accepts if that is longer; else None.
         pairs: whether the network takes pairs of texts, as the tokenizer makes them.
@@ -143,21 +143,14 @@ def read_checkpoint(
             **_read_lengths(pipeline, normalize),
         ),
         max_sequence_length=_longest(max_length, words, config),
-        stated_length=_beyond(words.stated_length, config) if max_length is None else None,
+        stated_length=None if max_length else _beyond(words.stated_length, config),
         pairs=words.pairs,
         pair_wording=words.pair_wording,
         further_outputs=read_token_outputs(pipeline, config.hidden_size)
         | read_query_weights(pipeline, config.vocab_size),
         removed=own.get("removed", {}),
-        examples=_read_examples(own),
+        examples=tuple(own.get("examples", ())),
     )
-
-
-def _read_examples(described: Mapping[str, Any]) -> tuple[str, ...]:
-    examples = described.get("examples", [])
-    if not isinstance(examples, list) or not all(isinstance(text, str) for text in examples):
-        raise SourceError(f"config.json gives examples of {examples!r:.100}: expected a list of texts")
-    return tuple(examples)
 
 
 def _read_network(

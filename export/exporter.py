@@ -5,7 +5,6 @@ import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -53,19 +52,6 @@ STAGES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PruningRecord:
-    """What an artifact says about the heads that were removed before the export.
-
-    Attributes:
-        removed: for the manifest (see `export.pruning.driver`); None where no head was removed.
-        files: the curve and its picture, contents by file name.
-    """
-
-    removed: Mapping[str, Any] | None = None
-    files: Mapping[str, bytes] = field(default_factory=dict)
-
-
 def export_artifact(
     checkpoint: Checkpoint,
     output: Path,
@@ -74,7 +60,8 @@ def export_artifact(
     engine: str | None = None,
     calibration: Path | None = None,
     force: bool = False,
-    pruning: PruningRecord | None = None,
+    pruning: Mapping[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
     explains: bool = True,
     original: Mapping[str, Any] | None = None,
 ) -> Manifest:
@@ -91,7 +78,8 @@ def export_artifact(
             where ONNX Runtime has no CUDA.
         calibration: text for the ranges of int8 and of 8-bit vectors, one a line; None for what ships with the project.
         force: replace an artifact, or an empty directory, that has the output's name.
-        pruning: which heads were removed before; None where none were.
+        pruning: which heads were removed before, for the manifest (see `export.pruning.driver`); None where none were.
+        files: what else the artifact holds, contents by name.
         explains: whether to make the graph that explains through the network too, if there can be one.
         original: what `export.original.compare_with_original` found, for the manifest; None if no one compared.
 
@@ -113,10 +101,11 @@ def export_artifact(
     with _parents(output), tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory:
         made = Path(directory) / output.name
         made.mkdir()
+        for name, content in (files or {}).items():
+            (made / name).write_bytes(content)
         compared = {"original": dict(original or not_compared("it was not asked for"))}
-        removed = pruning or PruningRecord()
         manifest = _make(
-            checkpoint, made, precision, calibration, removed, engine=engine, explains=explains, compared=compared
+            checkpoint, made, precision, calibration, pruning, engine=engine, explains=explains, compared=compared
         )
         require_free(output, force=force)  # once more: an export takes minutes
         _put_in_place(made, output)
@@ -186,7 +175,7 @@ def _make(
     directory: Path,
     precision: Precision,
     calibration: Path | None,
-    pruning: PruningRecord,
+    pruning: Mapping[str, Any] | None,
     *,
     engine: str,
     explains: bool,
@@ -203,8 +192,6 @@ def _make(
         write_graph(model, directory)
         del model  # its weights are a copy of the encoder's: 2.3 GB of a network of 568 million
         checkpoint.tokenizer.save(str(directory / TOKENIZER))
-        for name, content in pruning.files.items():
-            (directory / name).write_bytes(content)
         if checkpoint.further_outputs:
             np.savez(directory / FURTHER_OUTPUTS, allow_pickle=False, **checkpoint.further_outputs)
         enter("verifying")
@@ -227,7 +214,7 @@ def _make(
             fused_attention=fused,
             parity={**parity, **figures, **compared},
             files=describe_files(directory),
-            pruning=pruning.removed,
+            pruning=pruning,
             vector_ranges=ranges,
             fits_16_bits=precision == "int8",
             engine=engine,

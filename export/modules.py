@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -40,6 +40,7 @@ DROPOUT = "Dropout"  # changes nothing outside training
 MAY_REPEAT = {"Dense", "Normalize", DROPOUT}
 ADAPTED = "custom_st.Transformer"
 DEFAULT_ACTIVATION = "torch.nn.Tanh"  # of a Dense module that names none
+Choice = TypeVar("Choice")
 DENSE_ACTIVATIONS: Mapping[str, LayerActivation] = {
     "Tanh": "tanh",
     "Identity": "identity",
@@ -191,12 +192,7 @@ def read_dense(folder: Path, features: str, *, allows_pickles: bool = False) -> 
         UnsupportedModel: another activation than is reproduced, a residual, or other features.
     """
     config = read_json(folder / "config.json")
-    named = str(config.get("activation_function", DEFAULT_ACTIVATION))
-    activation = named.rpartition(".")[-1]
-    if activation not in DENSE_ACTIVATIONS or not named.startswith("torch."):
-        raise UnsupportedModel(
-            f"dense activation {named} is not supported: {', '.join(DENSE_ACTIVATIONS)} of torch are"
-        )
+    activation = read_torch_class(config.get("activation_function", DEFAULT_ACTIVATION), DENSE_ACTIVATIONS)
     if features == TOKENS:  # what a dense layer reads if it does not say
         config = {"module_input_name": TOKENS, **config}
     _require_features(config, features, "a dense layer")
@@ -205,7 +201,19 @@ def read_dense(folder: Path, features: str, *, allows_pickles: bool = False) -> 
         raise UnsupportedModel("a dense layer with a residual is not supported behind pooling")
     tensors, _ = read_weights(folder, allows_pickles=allows_pickles)
     state = {name.removeprefix("linear."): tensor for name, tensor in tensors.items()}
-    return Dense(config["out_features"], config.get("bias", True), DENSE_ACTIVATIONS[activation], state, residual)
+    return Dense(config["out_features"], config.get("bias", True), activation, state, residual)
+
+
+def read_torch_class(name: object, known: Mapping[str, Choice]) -> Choice:
+    """What one of torch's classes stands for, such as `torch.nn.modules.activation.Tanh`.
+
+    Raises:
+        UnsupportedModel: another class.
+    """
+    package, _, kind = str(name).rpartition(".")
+    if kind not in known or not package.startswith("torch"):
+        raise UnsupportedModel(f"{name} is not supported: {', '.join(known)} of torch are")
+    return known[kind]
 
 
 def _require_features(config: Mapping[str, Any], features: str, what: str) -> None:

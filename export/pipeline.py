@@ -300,7 +300,7 @@ def _read_transformer_settings(settings: Mapping[str, Any], folder: Path, *, exp
     tokenizer = read_json(folder / "tokenizer_config.json", optional=True)
     length = settings.get("max_seq_length") or tokenizer.get("model_max_length")
     return {
-        "max_sequence_length": None if length is None else _whole(length, folder),
+        "max_sequence_length": None if length is None else int(length),  # some files hold it as 512.0 or 1e30
         "do_lower_case": bool(settings.get("do_lower_case")),
     }
 
@@ -308,24 +308,13 @@ def _read_transformer_settings(settings: Mapping[str, Any], folder: Path, *, exp
 def _refuse_arguments(settings: Mapping[str, Any]) -> None:
     """Refuses what sentence-transformers would hand on, and what would change the network, the tokens or the length."""
     for name in ARGUMENTS:
-        if not isinstance(settings.get(name) or {}, dict):
-            raise SourceError(f"{name} is {settings[name]!r:.100}: expected an object")
         if changing := sorted(set(settings.get(name) or {}) - HARMLESS_ARGUMENTS):
             raise UnsupportedModel(f"{name} with {', '.join(changing)} is not supported: config.json and its kin count")
 
 
 def _read_prompts(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
-    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
-        raise SourceError(f"{path} gives prompts of {prompts!r:.100}: expected an object, a text a name")
     prompts = {name: text for name, text in prompts.items() if text is not None}
     if default is not None and default not in list(prompts):  # whatever it is
         raise SourceError(f"{path} has no prompt for its default_prompt_name {default!r:.100}: {list(prompts)}")
     return {"prompts": prompts, "default_prompt_name": default}
-
-
-def _whole(length: object, folder: Path) -> int:
-    """A number of tokens; some files hold it as 512.0 or 1e30."""
-    if isinstance(length, bool) or not isinstance(length, int | float) or length % 1:
-        raise SourceError(f"{folder} states a longest text of {length!r} tokens: expected a whole number")
-    return int(length)

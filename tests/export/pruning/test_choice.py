@@ -12,10 +12,9 @@ from scipy.stats import spearmanr
 from export.checkpoint import Checkpoint
 from export.errors import ParityError, SourceError
 from export.heads.corpus import read_pairs
-from export.pruning.curve import PruningQuality, counts, draw_curve, make_judge, most_within
+from export.pruning.curve import PruningQuality, Timing, counts, draw_curve, make_judge, most_within, with_bounds
 from export.pruning.driver import (
     Definition,
-    PruningRequest,
     halve,
     importance,
     least_first,
@@ -24,7 +23,6 @@ from export.pruning.driver import (
     read_material,
 )
 from export.pruning.removal import apply_removal, remove_heads
-from export.pruning.timing import Timing, with_bounds
 from model.encoder import Encoder
 from tests.planted import DEAD, draw_texts, write_pairs
 
@@ -42,7 +40,7 @@ def embedded(checkpoint: Checkpoint, encoder: Encoder, texts: tuple[str, ...]) -
 
 @pytest.mark.parametrize("definition", ["leave_one_out", "jacobian", "output_norm", "loss_gradient"])
 def test_the_dead_head_goes_first(planted: Checkpoint, pairs_file: Path, definition: Definition) -> None:
-    pruned = prune(planted, PruningRequest(share=1 / 8, definition=definition, pairs=pairs_file, with_curve=False))
+    pruned = prune(planted, share=1 / 8, definition=definition, pairs=pairs_file, with_curve=False)
     assert pruned.record["removed"] == [[0, DEAD]]
     assert pruned.record["definition"] == definition
     assert pruned.record["after"]["points"] == pytest.approx(pruned.record["before"]["points"], abs=1e-4)
@@ -52,7 +50,7 @@ def test_the_dead_head_goes_first(planted: Checkpoint, pairs_file: Path, definit
 
 
 def test_quality_is_that_of_the_half_that_was_not_chosen_by(planted: Checkpoint, pairs_file: Path) -> None:
-    pruned = prune(planted, PruningRequest(share=0.5, pairs=pairs_file, with_curve=False))
+    pruned = prune(planted, share=0.5, pairs=pairs_file, with_curve=False)
     record = pruned.record
     assert (record["chosen_on_pairs"], record["judged_on_pairs"]) == (20, 20)
     judged = read_pairs(pairs_file).choose(halve(40)[1])
@@ -66,7 +64,7 @@ def test_quality_is_that_of_the_half_that_was_not_chosen_by(planted: Checkpoint,
 
 
 def test_without_pairs_the_measure_is_the_cosine_on_held_out_text(tiny_checkpoint: Checkpoint) -> None:
-    pruned = prune(tiny_checkpoint, PruningRequest(share=0.25, with_curve=False))
+    pruned = prune(tiny_checkpoint, share=0.25, with_curve=False)
     record = pruned.record
     assert (record["measure"], record["definition"]) == ("cosine", "jacobian")
     assert record["before"] == {"points": 100, "cosine_mean": 1, "cosine_worst": 1}
@@ -93,7 +91,7 @@ def test_prunes_as_far_as_the_loss_allows(planted: Checkpoint) -> None:
 
 
 def test_pruning_to_quality_holds_what_it_promises(planted: Checkpoint, pairs_file: Path) -> None:
-    record = prune(planted, PruningRequest(lose=2.0, pairs=pairs_file, with_curve=False)).record
+    record = prune(planted, lose=2.0, pairs=pairs_file, with_curve=False).record
     material = read_material(planted, pairs_file, None)
     assert material.pairs
     order = least_first(importance(planted.encoder, "loss_gradient", material.texts, material.pairs))
@@ -115,8 +113,7 @@ def test_the_reported_half_has_no_part_in_how_many_heads_go(planted: Checkpoint,
         path = tmp_path / f"{rating_of_judged}.csv"
         ratings = [(rating_of_judged * i if i in judged else i) % 6 for i in range(40)]
         path.write_text("".join(f"{a},{b},{rating}\n" for a, b, rating in zip(left, right, ratings, strict=True)))
-        request = PruningRequest(lose=2.0, definition="output_norm", pairs=path, with_curve=False)
-        record = prune(planted, request).record
+        record = prune(planted, lose=2.0, definition="output_norm", pairs=path, with_curve=False).record
         return record["removed"], record["before"]["points"]
 
     (first, points), (second, other_points) = removed(1), removed(5)
@@ -126,10 +123,10 @@ def test_the_reported_half_has_no_part_in_how_many_heads_go(planted: Checkpoint,
 
 def test_a_share_of_less_than_one_head_and_a_network_without_heads_are_refused(planted: Checkpoint) -> None:
     with pytest.raises(SourceError, match=r"0.01 of 8 heads is less than one: ask for at least 0.125"):
-        prune(planted, PruningRequest(share=0.01, with_curve=False))
+        prune(planted, share=0.01, with_curve=False)
     bare = replace(planted, encoder=remove_heads(planted.encoder, set(range(8))))
     with pytest.raises(SourceError, match="has no heads to remove"):
-        prune(bare, PruningRequest(share=0.5))
+        prune(bare, share=0.5)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +140,7 @@ def test_refuses_halves_of_few_ratings(planted: Checkpoint, tmp_path: Path, rati
     path = tmp_path / "pairs.csv"
     path.write_text("".join(f"the cat,a dog,{rating}\n" for rating in ratings))
     with pytest.raises(SourceError, match=message):
-        prune(planted, PruningRequest(lose=2.0, pairs=path, with_curve=False))
+        prune(planted, lose=2.0, pairs=path, with_curve=False)
 
 
 def test_a_curve_has_every_step_in_every_order(planted: Checkpoint, pairs_file: Path) -> None:
@@ -191,4 +188,4 @@ def test_a_pruned_network_that_computes_something_else_is_no_result(
 
     monkeypatch.setattr("export.pruning.driver.remove_heads", wrong)
     with pytest.raises(ParityError, match="differs by .* from that with their gates at 0"):
-        prune(planted, PruningRequest(share=1 / 8, definition="output_norm", pairs=pairs_file, with_curve=False))
+        prune(planted, share=1 / 8, definition="output_norm", pairs=pairs_file, with_curve=False)

@@ -68,7 +68,7 @@ def test_all_heads_may_go(bert_folder: Path, tmp_path: Path) -> None:
 def test_the_curve_goes_into_the_artifact_and_the_report_knows_what_is_gone(
     bert_folder: Path, pairs_file: Path, tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("export.pruning.timing.SECONDS", 0.02)
+    monkeypatch.setattr("export.pruning.curve.SECONDS", 0.02)
     monkeypatch.setattr("export.pruning.driver.counts", lambda heads: [0, heads // 2])
     output = tmp_path / "curve"
     flags = ["--prune-to-quality", "5", "--pairs", str(pairs_file), "--no-explain"]
