@@ -23,9 +23,8 @@ from export.families.family import Family, refuse_remote_code
 from export.families.gemma import GEMMA2, GEMMA3, text_settings
 from export.families.gte import GTE, JINA_BERT, NOMIC_BERT
 from export.families.modernbert import MODERNBERT
-from export.families.polyhead import POLYHEAD
+from export.families.own import POLYHEAD, STATIC, describe_table, plain_tokenizer
 from export.families.roberta import JINA_V3, MPNET, ROBERTA, XLM_ROBERTA_FLASH
-from export.families.static import STATIC, describe_table, plain_tokenizer
 from export.families.t5 import T5
 from export.late_interaction import METADATA, keep_markers_whole
 from export.pipeline import Pipeline, read_pipeline, refuse_other_tasks

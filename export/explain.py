@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from export.graph import export_module, fold_biases
-from export.parity import Parity, Tolerance
 from export.reference import float64_reference
 from export.runtime import Session
 from export.texts import Inputs
+from export.verify import Parity, Tolerance
 from model.artifact import (
     EXPLAIN_GRAPH,
     GRAPH,
@@ -114,12 +114,12 @@ def verify_explain_graph(path: Path, encoder: Encoder) -> dict[str, Any]:
     Raises:
         ParityError: one is above the tolerance.
     """
-    session, parity = Session(path), Parity()
+    session, parity = Session(path), Parity(TOLERANCE)
     reference = float64_reference(encoder).use("eager")
     for inputs in _cases(encoder.config):
         found, expected = session.run(inputs), _reference(reference, inputs)
         for name, tensor in zip(OUTPUTS, (expected.output, expected.whole, expected.own_shares), strict=True):
-            parity.record(name, found[name], tensor.numpy(), TOLERANCE)
+            parity.record(name, found[name], tensor.numpy())
         parity.count(inputs[INPUT_IDS].shape[1])
     figures = {**parity.differences, "cases": parity.cases, "longest": parity.longest}
     return {**figures, "tolerance": TOLERANCE.largest}

@@ -15,13 +15,13 @@ from export.checkpoint import Checkpoint
 from export.errors import VerificationError
 from export.int8.quantize import has_folded_form, quantize_encoder, see_ranges
 from export.int8.rows import quantize_products
-from export.parity import Tolerance
 from export.quality import measure_quality
 from export.runtime import CUDA, Session
 from export.tasks.definition import Threshold
 from export.tasks.registry import EXPORTS
 from export.tasks.vectors import TOKEN_OUTPUT_THRESHOLDS
 from export.texts import HELD_OUT_TEXTS, TEXTS, TextBatch, task_batches
+from export.verify import Tolerance
 from model.config_parts import Precision
 from model.encoder import Encoder
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,16 +72,25 @@ def read_texts(path: Path) -> list[str]:
     Raises:
         SourceError: the file cannot be read, or holds fewer than 16 texts: ranges from so few would clip.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would cut at U+2028 inside a text too
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{path} is no UTF-8 text: {error.reason} (byte {error.start + 1})") from error
-    texts = [line.removesuffix("\r") for line in lines if line.strip()][:MOST_TEXTS]
+    texts = list(islice(each_line(path), MOST_TEXTS))
     if len(texts) < FEWEST_TEXTS:
         raise SourceError(f"{path} holds {len(texts)} texts, one a line: at least {FEWEST_TEXTS} are needed")
     return texts
+
+
+def each_line(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file that hold anything; they end at line feeds alone, so a text may hold U+2028.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="\n") as lines:
+            yield from (line.rstrip("\r\n") for line in lines if line.strip())
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path} is no UTF-8 text: {error.reason}") from error
 
 
 def make_pairs(texts: Sequence[str]) -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from export.errors import SourceError
-from export.texts import TokenizedText, tokenize
+from export.texts import TokenizedText, each_line, tokenize
 from model.analysis.arrays import Float64Array
 from model.analysis.words import Span
 from model.artifact import hash_file
@@ -57,17 +57,11 @@ def sample_corpus(path: Path, count: int, seed: int = 0) -> Sample:
     drawn = random.Random(seed)  # noqa: S311 - a sample, no secret
     chosen: list[tuple[int, str]] = []
     seen = 0
-    try:
-        with path.open(encoding="utf-8-sig", newline="\n") as lines:  # a text may hold other ends of lines
-            for text in filter(None, map(str.strip, lines)):
-                place = seen if seen < count else drawn.randrange(seen + 1)
-                if place < count:
-                    chosen[place : place + 1] = [(seen, text[:LONGEST_TEXT])]
-                seen += 1
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{path} is no UTF-8 text: {error.reason}") from error
+    for text in map(str.strip, each_line(path)):
+        place = seen if seen < count else drawn.randrange(seen + 1)
+        if place < count:
+            chosen[place : place + 1] = [(seen, text[:LONGEST_TEXT])]
+        seen += 1
     if seen < FEWEST_TEXTS:
         raise SourceError(f"{path} holds {seen} texts, one a line: at least {FEWEST_TEXTS} are needed")
     return Sample(path.name, hash_file(path), seen, tuple(text for _, text in sorted(chosen)))
