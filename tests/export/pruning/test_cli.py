@@ -56,15 +56,6 @@ def test_a_pruned_artifact_computes_what_the_masked_network_computes(
 
 
 @pytest.mark.slow
-def test_all_heads_may_go(bert_folder: Path, tmp_path: Path) -> None:
-    output = tmp_path / "none"
-    assert main([str(bert_folder), "--output", str(output), "--prune-heads", "1", "--no-curve", "--no-explain"]) == 0
-    manifest = Artifact.open(output).manifest
-    assert manifest.config.num_heads == (0, 0, 0)
-    assert manifest.fused_attention == {}
-
-
-@pytest.mark.slow
 def test_the_curve_goes_into_the_artifact_and_the_report_knows_what_is_gone(
     bert_folder: Path, pairs_file: Path, tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,8 +102,3 @@ def test_options_that_do_not_go_together(flags: list[str], message: str, capsys:
         main(["--output", "x", *flags])
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def test_an_output_that_exists_is_refused_before_minutes_of_measuring(tmp_path: Path, capsys: Any) -> None:
-    assert main(["./nowhere", "--output", str(tmp_path), "--prune-heads", "0.3"]) == 1
-    assert "exists already: name another directory" in capsys.readouterr().err
