@@ -127,6 +127,7 @@ def read_checkpoint(
     encoder, described, sha256 = _read_network(folder, pipeline, task, adapter, compared=compared)
     config = encoder.config
     words = _read_words(pipeline, described, config, instruction)
+    stated, limit = words.stated_length or 0, config.max_positions
     files = _hash_rest(folder, pipeline) | hash_adapter(pipeline.transformer, adapter)
     own = described if described.get("model_type") in POLYHEAD.model_types else {}
     return Checkpoint(
@@ -142,7 +143,8 @@ def read_checkpoint(
             **_read_lengths(pipeline, normalize),
         ),
         max_sequence_length=_longest(max_length, words, config),
-        stated_length=None if max_length else _beyond(words.stated_length, config),
+        # Longer than the positions reproduced here; tokenizers without a limit say 1e30.
+        stated_length=stated if not max_length and config.positions == "none" and limit < stated <= LARGEST else None,
         pairs=words.pairs,
         pair_wording=words.pair_wording,
         further_outputs=read_token_outputs(pipeline, config.hidden_size)
@@ -308,13 +310,6 @@ def _longest(wanted: int | None, words: Words, config: EncoderConfig) -> int:
     if not shortest <= wanted <= config.max_positions:
         raise SourceError(f"a longest text of {wanted} tokens: expected {shortest} to {config.max_positions}")
     return wanted
-
-
-def _beyond(stated: int | None, config: EncoderConfig) -> int | None:
-    """The longest text that the folder states, if longer than the positions reproduced here."""
-    if stated is None or stated > LARGEST or config.positions != "none":  # tokenizers without a limit say 1e30
-        return None
-    return stated if stated > config.max_positions else None
 
 
 def build_encoder(config: EncoderConfig, state: Mapping[str, Tensor]) -> Encoder:

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -175,9 +175,7 @@ def _export(options: argparse.Namespace, serve: str) -> None:
     checkpoint = read(compared=compares)
     if options.calibration and options.precision != "int8" and checkpoint.encoder.config.task not in WITH_RANGES:
         raise UnsupportedModel("--calibration: of this task nothing is calibrated but --precision int8")
-    sys.stderr.write(_pickle_note(checkpoint) + _length_note(checkpoint))
-    if options.normalize is None:
-        sys.stderr.write(_normalize_note(checkpoint))
+    sys.stderr.write("".join(_notes(checkpoint, asks_for_length=options.normalize is not None)))
     if options.against == "original":
         original = compare_with_original(checkpoint, folder.path)
     else:
@@ -273,31 +271,22 @@ def _pruning_summary(record: dict[str, Any]) -> str:
     )
 
 
-def _pickle_note(checkpoint: "Checkpoint") -> str:
-    """Names the pickles that weights were read from; nothing if there are none."""
-    names = [name for name in checkpoint.source.files if name.endswith((".bin", ".pt"))]
-    return f"tensors, and nothing else, were read from pickles: {', '.join(names)}\n" if names else ""
-
-
-def _length_note(checkpoint: "Checkpoint") -> str:
-    """Says where texts are cut that the original would take longer; nothing where it would not."""
-    if checkpoint.stated_length is None:
-        return ""
-    return (
-        f"texts are cut at {checkpoint.max_sequence_length} tokens, as far as positions are reproduced; "
-        f"{checkpoint.source.id} states {checkpoint.stated_length}\n"
-    )
-
-
-def _normalize_note(checkpoint: "Checkpoint") -> str:
-    """Says that vectors are normalised that the checkpoint leaves as they are; nothing where it normalises them."""
-    defaults, task = checkpoint.defaults, checkpoint.encoder.config.task
-    if task != "embedding" or defaults.normalize or not defaults.unit_length:
-        return ""
-    return (
-        "vectors are answered at length 1, which the checkpoint does not say (no Normalize module, no similarity dot); "
-        "--normalize no answers them as they are\n"
-    )
+def _notes(checkpoint: "Checkpoint", *, asks_for_length: bool) -> Iterator[str]:
+    """What an export decided that a user may not expect."""
+    defaults, stated = checkpoint.defaults, checkpoint.stated_length
+    if pickles := [name for name in checkpoint.source.files if name.endswith((".bin", ".pt"))]:
+        yield f"tensors, and nothing else, were read from pickles: {', '.join(pickles)}\n"
+    if stated is not None:
+        yield (
+            f"texts are cut at {checkpoint.max_sequence_length} tokens, as far as positions are reproduced; "
+            f"{checkpoint.source.id} states {stated}\n"
+        )
+    is_embedding = checkpoint.encoder.config.task == "embedding"
+    if is_embedding and not asks_for_length and not defaults.normalize and defaults.unit_length:
+        yield (
+            "vectors are answered at length 1, which the checkpoint does not say (no Normalize module, no similarity "
+            "dot); --normalize no answers them as they are\n"
+        )
 
 
 def _summary(output: Path, manifest: Manifest, serve: str) -> str:

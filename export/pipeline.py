@@ -122,7 +122,6 @@ class Pipeline:
         inline: names of tensors among the network's that are the task's.
         allows_pickles: whether weights are also read from pickles.
         normalize: whether the pipeline ends in an L2 normalisation.
-        settings: of the Transformer module; empty if there are none.
         around: config_sentence_transformers.json; empty where it does not count.
         max_sequence_length: tokens at most, or None where the folder does not say.
         do_lower_case: whether texts are lowered before the tokenizer.
@@ -139,7 +138,6 @@ class Pipeline:
     pooling: Pooling = "mean"
     dense: tuple[Dense, ...] = ()
     normalize: bool = False
-    settings: Mapping[str, Any] = field(default_factory=dict)
     around: Mapping[str, Any] = field(default_factory=dict)
     max_sequence_length: int | None = None
     do_lower_case: bool = False
@@ -216,7 +214,7 @@ def _read(folder: Path, wanted: Task | None, pooling: Pooling | None, allows_pic
                 "ask for the first of them (dimensions). Set truncate_dim to null"
             )
         values |= read_module_files(modules, task, allows_pickles=allows_pickles)
-        values |= {"settings": settings, "around": around}
+        values["around"] = around
         if task == "multi_vector":
             late = read_late_interaction(around, settings, values["modules"].get("MultiVectorMask"))
             prompts["prompts"] |= late.prompts

@@ -53,10 +53,6 @@ def _furthest(config: Mapping[str, Any]) -> int:
     return config["max_position_embeddings"] if furthest < 1 else furthest
 
 
-def _has_norm(config: Mapping[str, Any]) -> bool:
-    return "layer_norm" in [part.strip() for part in config["norm_rel_ebd"].lower().split("|")]
-
-
 def _read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     read, terms = read_bert(config, pooling), _terms(config)
     read = replace(
@@ -98,7 +94,7 @@ def _distances(state: Mapping[str, Tensor], config: Mapping[str, Any]) -> Tensor
     vectors = state[TABLE].double()
     if len(vectors) != 2 * _span(config):
         raise UnsupportedModel(f"rel_embeddings has {len(vectors)} rows: expected {2 * _span(config)}")
-    if not _has_norm(config):
+    if "layer_norm" not in [part.strip() for part in config["norm_rel_ebd"].lower().split("|")]:
         return vectors
     weight, bias = (state[f"{NORM}.{part}"].double() for part in ("weight", "bias"))
     return torch.nn.functional.layer_norm(vectors, weight.shape, weight, bias, config["layer_norm_eps"])

@@ -95,12 +95,6 @@ def _read_mpnet_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderCo
     )
 
 
-def _drop_unread_positions(state: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    del config
-    state[POSITIONS] = state[POSITIONS][MPNET_UNREAD_POSITIONS:].clone()
-    return state
-
-
 MPNET = Family(
     model_types=("mpnet",),
     settings={**COMMON, "vocab_size": 30527, "position_embedding_type": "absolute"},
@@ -110,7 +104,7 @@ MPNET = Family(
     prefixes=("mpnet.", "model."),
     ignored=("pooler.", "lm_head.", "classifier.", "qa_outputs.", "embeddings.position_ids"),
     read_config=_read_mpnet_config,
-    finish=_drop_unread_positions,
+    finish=lambda state, _: {**state, POSITIONS: state[POSITIONS][MPNET_UNREAD_POSITIONS:].clone()},
     classifier=ROBERTA_CLASSIFIER,
     masked_lm=ROBERTA_MASKED_LM,
 )

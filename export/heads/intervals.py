@@ -42,8 +42,11 @@ def estimate(rows: Iterable[Float64Array | None]) -> Estimate | None:
     n = known.sum(axis=0)
     if not n.any():
         return None
-    mean = np.where(n > 0, np.where(known, values, 0.0).sum(axis=0) / np.maximum(n, 1), np.nan)
-    squares = np.where(known, values - mean, 0.0) ** 2
+    least = np.where(known, values, np.inf).min(axis=0)  # counted from, so that equal rows have no deviation at all
+    above = np.where(known, values - least, 0.0)
+    rise = above.sum(axis=0) / np.maximum(n, 1)
+    mean = np.where(n > 0, least + rise, np.nan)
+    squares = np.where(known, above - rise, 0.0) ** 2
     sd = np.where(n > 1, np.sqrt(squares.sum(axis=0) / np.maximum(n - 1, 1)), np.nan)
     half = stats.t.ppf((1 + LEVEL) / 2, np.maximum(n - 1, 1)) * sd / np.sqrt(np.maximum(n, 1))
     return Estimate(mean, sd, mean - half, mean + half, n)

@@ -18,7 +18,6 @@ from export.errors import SourceError
 from export.heads.corpus import (
     FEWEST_TEXTS,
     Sentence,
-    TokenizedPairs,
     read_pairs,
     read_parses,
     require_ratings,
@@ -77,7 +76,12 @@ def make_report(
         raise SourceError(f"{checkpoint.name} has no heads left to report on")
     sample = sample_corpus(corpus, most_texts)
     parses = read_parses(parsed, sentences) if parsed else None
-    pairs = _choose_pairs(checkpoint, rated, importance_texts, longest) if rated else None
+    pairs = None
+    if rated:  # drawn from the whole file
+        read = read_pairs(rated)
+        chosen_pairs = read.choose(sorted(shuffle_places(len(read.left))[:importance_texts]))
+        pairs = tokenize_pairs(chosen_pairs, checkpoint.tokenizer, longest)
+        require_ratings(pairs, rated, "to measure importance on")
     texts = tokenize(sample.texts, checkpoint.tokenizer, longest)
     if len(texts) < FEWEST_TEXTS:
         raise SourceError(
@@ -114,14 +118,6 @@ def make_report(
         "redundancy": _redundancy(behaviour, config),
         "relations": relations,
     }
-
-
-def _choose_pairs(checkpoint: Checkpoint, path: Path, most: int, longest: int) -> TokenizedPairs:
-    """Pairs drawn from the whole file."""
-    pairs = read_pairs(path)
-    places = sorted(shuffle_places(len(pairs.left))[:most])
-    chosen = tokenize_pairs(pairs.choose(places), checkpoint.tokenizer, longest)
-    return require_ratings(chosen, path, "to measure importance on")
 
 
 def _describe(path: Path, **counts: int) -> dict[str, Any]:
