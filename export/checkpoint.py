@@ -63,8 +63,6 @@ class Checkpoint:
     """A network with its weights, and what surrounds it.
 
     Attributes:
-        name: name to serve it under.
-        source: where the weights came from.
         encoder: the network, in evaluation mode, float32.
         tokenizer: without truncation and padding.
         defaults: what callers get without asking for anything else.
@@ -147,8 +145,7 @@ def read_checkpoint(
         stated_length=stated if not max_length and config.positions == "none" and limit < stated <= LARGEST else None,
         pairs=words.pairs,
         pair_wording=words.pair_wording,
-        further_outputs=read_token_outputs(pipeline, config.hidden_size)
-        | read_query_weights(pipeline, config.vocab_size),
+        further_outputs=read_token_outputs(pipeline) | read_query_weights(pipeline, config.vocab_size),
         removed=own.get("removed", {}),
         examples=tuple(own.get("examples", ())),
     )

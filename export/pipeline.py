@@ -112,21 +112,14 @@ class Pipeline:
         folder: that modules.json is in, or would be: the adapter's if that brings its own.
         is_table: whether a table of vectors stands for the network.
         transformer: folder of the network's own config.json, weights and tokenizer.
-        task: the task to export.
-        found: what the folder says of its task.
-        modules: of modules.json behind the network, by the name of their class; none if they are another
-            task's.
-        pooling: how tokens become one vector.
+        modules: of modules.json behind the network, by the name of their class; none if they are another task's.
         dense: the dense layers after pooling, or on tokens.
         late: how queries and documents are read, of task multi_vector.
         inline: names of tensors among the network's that are the task's.
-        allows_pickles: whether weights are also read from pickles.
         normalize: whether the pipeline ends in an L2 normalisation.
         around: config_sentence_transformers.json; empty where it does not count.
         max_sequence_length: tokens at most, or None where the folder does not say.
         do_lower_case: whether texts are lowered before the tokenizer.
-        prompts: by name.
-        default_prompt_name: the prompt used when none is named, or None.
     """
 
     folder: Path

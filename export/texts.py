@@ -138,14 +138,10 @@ def tokenize(texts: Sequence[str], tokenizer: Tokenizer, longest: int) -> list[T
     """Every text with at least one ordinary token, cut to `longest` tokens; `place` is its index among `texts`.
 
     Raises:
-        SourceError: no ordinary token fits into `longest`, where the tokenizer would not cut at all.
+        SourceError: no ordinary token fits into `longest`.
     """
-    special = tokenizer.num_special_tokens_to_add(is_pair=False)
-    if longest <= special:
-        raise SourceError(
-            f"texts cut to {longest} tokens hold nothing but the tokenizer's {special} special ones; "
-            f"at least {special + 1} are needed"
-        )
+    if longest <= tokenizer.num_special_tokens_to_add(is_pair=False):  # the tokenizer would not cut at all
+        raise SourceError(f"texts cut to {longest} tokens hold nothing but the tokenizer's special ones")
     cutting = Tokenizer.from_str(tokenizer.to_str())
     cutting.enable_truncation(longest)
     tokenized = [_tokenized(place, text, cutting.encode(text)) for place, text in enumerate(texts)]

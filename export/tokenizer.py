@@ -119,7 +119,10 @@ def _overrule(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     for entry in (settings.get("added_tokens_decoder") or {}).values():
         tokenizer.add_tokens([AddedToken(**entry)])  # known, as checked above: other flags take the place of its own
     named = _named_tokens(kind, settings, folder)
-    _add_named(tokenizer, named)
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    for token in named.values():  # one that is held as a piece stays whole; one that is no piece has no embedding
+        if token.content not in known and tokenizer.token_to_id(token.content) is not None:
+            tokenizer.add_special_tokens([token])
     _require_ends(tokenizer, kind, named, folder)
     return tokenizer
 
@@ -138,14 +141,6 @@ def _named_tokens(kind: str, settings: Mapping[str, Any], folder: Path) -> dict[
             flags = {name: value for name, value in token.items() if name != "__type"}
             named[role] = AddedToken(**{**flags, "special": True})
     return named
-
-
-def _add_named(tokenizer: Tokenizer, named: Mapping[str, AddedToken]) -> None:
-    """Special tokens that tokenizer.json holds as pieces only: where a text holds one, it stays whole."""
-    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    for token in named.values():  # one that is no piece would get an id that no embedding has
-        if token.content not in known and tokenizer.token_to_id(token.content) is not None:
-            tokenizer.add_special_tokens([token])
 
 
 def _require_ends(tokenizer: Tokenizer, kind: str, named: Mapping[str, AddedToken], folder: Path) -> None:

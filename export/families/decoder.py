@@ -95,11 +95,6 @@ def count_layers(config: Mapping[str, Any]) -> int:
     return layers
 
 
-def _read_llama_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    has_bias = config["mlp_bias"]
-    return _windowed(config, pooling, (), up_bias=has_bias, down_bias=has_bias)
-
-
 def _read_mistral_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     every = tuple(range(count_layers(config))) if config["sliding_window"] is not None else ()
     return _windowed(config, pooling, every)
@@ -171,7 +166,9 @@ LLAMA = replace(
         "mlp_bias": False,
         "is_causal": True,
     },
-    read_config=_read_llama_config,
+    read_config=lambda config, pooling: _windowed(
+        config, pooling, (), up_bias=config["mlp_bias"], down_bias=config["mlp_bias"]
+    ),
 )
 
 MISTRAL = replace(
@@ -193,11 +190,6 @@ MISTRAL = replace(
 
 
 EUROBERT_POOLINGS: Mapping[str, Pooling] = {"bos": "cls", "mean": "mean"}
-
-
-def _read_eurobert_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    has_bias = config["mlp_bias"]
-    return read_decoder(config, pooling, find_rope(config, 10000.0), up_bias=has_bias, down_bias=has_bias)
 
 
 EUROBERT = Family(
@@ -228,7 +220,9 @@ EUROBERT = Family(
             "pooling": choose(config, "classifier_pooling", EUROBERT_POOLINGS),
         },
     ),
-    read_config=_read_eurobert_config,
+    read_config=lambda config, pooling: read_decoder(
+        config, pooling, find_rope(config, 10000.0), up_bias=config["mlp_bias"], down_bias=config["mlp_bias"]
+    ),
 )
 
 JINA_V5: Mapping[bool, Family] = {  # by `is_decoder`: the models -small and -nano, with adapters

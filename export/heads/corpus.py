@@ -33,14 +33,7 @@ FEWEST_TEXTS = 8  # below this an interval over texts says nothing
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Texts drawn from a corpus.
-
-    Attributes:
-        name: the file's name.
-        sha256: of the whole file.
-        seen: texts in the file.
-        texts: those drawn, in the order of the file.
-    """
+    """`texts` drawn from a file that holds `seen`, in its order; the hash is of the whole file."""
 
     name: str
     sha256: str

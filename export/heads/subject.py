@@ -18,13 +18,7 @@ from model.config import Pooling
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A network, and the artifact that serves it, if there is one.
-
-    Attributes:
-        checkpoint: the network, without the heads that the artifact lost.
-        artifact: None where a checkpoint was named.
-        whole: the network with all its heads.
-    """
+    """A network without the heads that its artifact lost, and whole; the artifact is None if a checkpoint was named."""
 
     checkpoint: Checkpoint
     artifact: Artifact | None
