@@ -25,7 +25,7 @@ from export.checkpoint import Checkpoint
 from export.errors import UnsupportedModel, VerificationError
 from export.explain import save_beside
 from export.precision import OTHERWISE, TOLERANCES
-from export.quality import PrecisionQuality, split_by_text
+from export.quality import require_quality, split_by_text
 from export.reference import float64_reference
 from export.tasks.definition import Threshold
 from export.tasks.registry import EXPORTS
@@ -198,6 +198,6 @@ def _judge(
         outputs = session.run(inputs), run_encoder(encoder, inputs).task_output.numpy()
         for kept, found in zip(rows, outputs, strict=True):
             kept.extend(split_by_text(found, batch.lengths.tolist(), is_per_token=config.task in PER_TOKEN))
-    quality = PrecisionQuality(len(rows[0]), EXPORTS[config.task].measure(*rows), [])
-    quality.check(thresholds, otherwise)
-    return {"texts": quality.texts, **quality.figures}
+    quality = {"texts": len(rows[0]), **EXPORTS[config.task].measure(*rows)}
+    require_quality(quality, thresholds, otherwise)
+    return quality

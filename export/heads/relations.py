@@ -46,24 +46,15 @@ SYNTACTIC = "syntactic"
 FEWEST_CASES = 30  # rarer relations are counted but not tested: every test makes the others' levels stricter
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A role and what a head must exceed to have it."""
-
-    role: str
-    statistic: str
-    threshold: float
-
-
-RULES = (
-    Rule("previous", "offset_previous", 0.5),
-    Rule("self", "offset_self", 0.5),
-    Rule("next", "offset_next", 0.5),
-    Rule("special", "special_mass", 0.6),
-    Rule("punctuation", "punctuation_mass", 0.6),
-    Rule("repeated_token", "repeated_token", 0.5),
-    Rule("rare_token", "rare_token", 0.5),
-    Rule("broad", "normalized_entropy", 0.78),
+RULES = (  # role, statistic, and what a head must exceed to have the role
+    ("previous", "offset_previous", 0.5),
+    ("self", "offset_self", 0.5),
+    ("next", "offset_next", 0.5),
+    ("special", "special_mass", 0.6),
+    ("punctuation", "punctuation_mass", 0.6),
+    ("repeated_token", "repeated_token", 0.5),
+    ("rare_token", "rare_token", 0.5),
+    ("broad", "normalized_entropy", 0.78),
 )
 
 
@@ -86,15 +77,16 @@ class Evidence:
 
 def find_roles(estimates: Mapping[str, Estimate], heads: int) -> list[list[Evidence]]:
     """The rules that each head passes, strongest first; one list a head, most of them empty."""
-    tested = [(rule, estimates[rule.statistic]) for rule in RULES if rule.statistic in estimates]
+    tested = [rule for rule in RULES if rule[1] in estimates]
     found: list[list[Evidence]] = [[] for _ in range(heads)]
     if not tested:
         return found
-    adjusted = holm(np.stack([p_above(estimate, rule.threshold) for rule, estimate in tested]))
-    for (rule, estimate), values in zip(tested, adjusted, strict=True):
+    adjusted = holm(np.stack([p_above(estimates[statistic], threshold) for _, statistic, threshold in tested]))
+    for (role, statistic, threshold), values in zip(tested, adjusted, strict=True):
+        estimate = estimates[statistic]
         for head in np.flatnonzero(values < SIGNIFICANCE):
             mean, p = float(estimate.mean[head]), float(values[head])
-            found[head].append(Evidence(rule.role, rule.statistic, mean, rule.threshold, p, int(estimate.n[head])))
+            found[head].append(Evidence(role, statistic, mean, threshold, p, int(estimate.n[head])))
     return [sorted(passed, key=lambda evidence: -evidence.strength) for passed in found]
 
 

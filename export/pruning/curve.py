@@ -96,25 +96,6 @@ def make_judge(encoder: Encoder, texts: Sequence[TokenizedText], pairs: Tokenize
     return Judge(judged, pairs.ratings if pairs else None, embed(encoder, judged))
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One share removed: the quality by importance, and the points of each random order."""
-
-    removed: int
-    quality: PruningQuality
-    random: tuple[float, ...]
-
-    def to_dict(self, heads: int, whole: PruningQuality) -> dict[str, Any]:
-        """As JSON types."""
-        return {
-            "removed": self.removed,
-            "share": round(self.removed / heads, 4),
-            **{name: round(value, 5) for name, value in asdict(self.quality).items()},
-            "lost": round(whole.points - self.quality.points, 5),
-            "random_points": [round(points, 5) for points in self.random],
-        }
-
-
 def counts(heads: int) -> list[int]:
     """How many heads each step has removed, from 0 to all but one step's; without repetitions in small networks."""
     return sorted({round(heads * step / STEPS) for step in range(STEPS)})
@@ -122,13 +103,21 @@ def counts(heads: int) -> list[int]:
 
 def draw_curve(
     encoder: Encoder, judge: Judge, order: Sequence[int], randoms: Sequence[Sequence[int]], removals: Sequence[int]
-) -> list[Point]:
-    """Measures every step in every order."""
-    points = []
+) -> list[dict[str, Any]]:
+    """Every step's quality by importance, and the points of each random order, as JSON types."""
+    points, whole = [], judge.judge_whole()
     with tqdm(total=len(removals) * (1 + len(randoms)), desc="curve", unit="network", leave=False) as bar:
         for removed in removals:
             quality, *others = (_judge(encoder, judge, drawn[:removed]) for drawn in (order, *randoms))
-            points.append(Point(removed, quality, tuple(other.points for other in others)))
+            points.append(
+                {
+                    "removed": removed,
+                    "share": round(removed / len(order), 4),
+                    **{name: round(value, 5) for name, value in asdict(quality).items()},
+                    "lost": round(whole.points - quality.points, 5),
+                    "random_points": [round(other.points, 5) for other in others],
+                }
+            )
             bar.update(1 + len(randoms))
     return points
 
@@ -164,15 +153,7 @@ BATCH_SIZES = (1, 8, 32)
 SECONDS = 0.6  # a graph and batch size: enough for a median of the slowest
 FEWEST_RUNS, MOST_RUNS = 5, 60
 WARM_UP = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Medians over turns: CPU seconds of a run, of the pruned and of the whole graph, and how many times faster."""
-
-    seconds: float
-    whole_seconds: float
-    speed: float
+Timings = dict[int, dict[int, dict[str, float]]]  # by heads removed, and batch size
 
 
 def time_steps(
@@ -181,9 +162,9 @@ def time_steps(
     removals: Sequence[int],
     texts: Sequence[TokenizedText],
     precision: Precision,
-) -> dict[int, dict[int, Timing]]:
+) -> Timings:
     """Timings of every step by heads removed and batch size, each step's graph against the whole one."""
-    timings: dict[int, dict[int, Timing]] = {}
+    timings: Timings = {}
     with tempfile.TemporaryDirectory() as directory:
         whole = _write(checkpoint, Path(directory) / "whole", precision)
         inputs = _inputs_of(texts, checkpoint.encoder.config)
@@ -201,8 +182,11 @@ def _write(checkpoint: Checkpoint, directory: Path, precision: Precision) -> Pat
     return directory / GRAPH
 
 
-def compare(whole: Path, pruned: Path, inputs: Mapping[int, tuple[Inputs, Inputs]]) -> dict[int, Timing]:
-    """Times the graph with all heads and another, on inputs of either by batch size."""
+def compare(whole: Path, pruned: Path, inputs: Mapping[int, tuple[Inputs, Inputs]]) -> dict[int, dict[str, float]]:
+    """Times the graph with all heads and another, on inputs of either by batch size: medians over turns.
+
+    CPU seconds of a run of the pruned and of the whole graph, and how many times faster the first is.
+    """
     first, second = Session(whole, threads=1), Session(pruned, threads=1)
     timings = {}
     for size, (of_whole, of_pruned) in inputs.items():
@@ -214,8 +198,9 @@ def compare(whole: Path, pruned: Path, inputs: Mapping[int, tuple[Inputs, Inputs
         while len(turns) < FEWEST_RUNS or (time.process_time() < end and len(turns) < MOST_RUNS):
             turns.append((_seconds(first, of_whole), _seconds(second, of_pruned)))
         times = np.array(turns)
-        ratios = times[:, 0] / times[:, 1]
-        timings[size] = Timing(float(np.median(times[:, 1])), float(np.median(times[:, 0])), float(np.median(ratios)))
+        whole_seconds, seconds = np.median(times, axis=0).tolist()
+        speed = float(np.median(times[:, 0] / times[:, 1]))
+        timings[size] = {"seconds": seconds, "whole_seconds": whole_seconds, "speed": speed}
     return timings
 
 
@@ -230,18 +215,18 @@ def _inputs_of(texts: Sequence[TokenizedText], config: EncoderConfig) -> dict[in
     return {size: batch_inputs(config, collate(texts[:size])) for size in BATCH_SIZES if size <= len(texts)}
 
 
-def with_bounds(timings: dict[int, dict[int, Timing]], heads: int) -> dict[str, Any]:
+def with_bounds(timings: Timings, heads: int) -> dict[str, Any]:
     """Timings as JSON, next to the bound 1 / (1 - s p) with s the share of time that goes with all heads (Amdahl)."""
-    shares = {size: max(0.0, 1 - 1 / timing.speed) for size, timing in timings[heads].items()}
+    shares = {size: max(0.0, 1 - 1 / timing["speed"]) for size, timing in timings[heads].items()}
     latency = [
         {
             "removed": removed,
             "share": round(removed / heads, 4),
             "batches": {
                 str(size): {
-                    "seconds": round(timing.seconds, 7),
-                    "whole_seconds": round(timing.whole_seconds, 7),
-                    "speed": round(timing.speed, 4),
+                    "seconds": round(timing["seconds"], 7),
+                    "whole_seconds": round(timing["whole_seconds"], 7),
+                    "speed": round(timing["speed"], 4),
                     "bound": round(1 / (1 - shares[size] * removed / heads), 4),
                 }
                 for size, timing in by_size.items()

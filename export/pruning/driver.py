@@ -175,7 +175,7 @@ def _curve(
         "random_orders": RANDOM_ORDERS,
         "chosen": len(record["removed"]),
         "chosen_share": record["share"],
-        "curve": [point.to_dict(heads, points[0].quality) for point in points],
+        "curve": points,
         **with_bounds(latency, heads),
     }
 

@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from export.checkpoint import Checkpoint
 from export.errors import ParityError, SourceError
 from export.heads.corpus import read_pairs
-from export.pruning.curve import PruningQuality, Timing, counts, draw_curve, most_within, with_bounds
+from export.pruning.curve import PruningQuality, counts, draw_curve, most_within, with_bounds
 from export.pruning.driver import (
     Definition,
     halve,
@@ -131,20 +131,22 @@ def test_a_curve_has_every_step_in_every_order(planted: Checkpoint, pairs_file: 
     judge = read_material(planted, pairs_file, None).judge
     randoms = random_orders(8, 2)
     points = draw_curve(planted.encoder, judge, [DEAD, *range(DEAD), 7], randoms, [0, 1, 5])
-    assert [point.removed for point in points] == [0, 1, 5]
-    whole = judge.judge_whole()
-    assert points[0].quality == whole
-    assert points[0].random == (whole.points, whole.points)
-    assert points[1].quality.points == pytest.approx(whole.points, abs=1e-4)  # the dead head alone
-    assert points[2].random[1] == judge.judge(remove_heads(planted.encoder, randoms[1][:5])).points
-    described = points[2].to_dict(8, whole)
-    assert described["share"] == 0.625
-    assert described["lost"] == pytest.approx(whole.points - described["points"], abs=1e-4)
+    assert [point["removed"] for point in points] == [0, 1, 5]
+    whole = judge.judge_whole().points
+    assert points[0]["random_points"] == pytest.approx([whole, whole], abs=1e-4)
+    assert points[1]["points"] == pytest.approx(whole, abs=1e-4)  # the dead head alone
+    drawn = judge.judge(remove_heads(planted.encoder, randoms[1][:5])).points
+    assert points[2]["random_points"][1] == pytest.approx(drawn, abs=1e-4)
+    assert points[2]["share"] == 0.625
+    assert points[2]["lost"] == pytest.approx(whole - points[2]["points"], abs=1e-4)
 
 
 def test_the_bound_is_amdahls() -> None:
     # Without any head a run takes 3 of 4 milliseconds: a quarter goes with the heads, half of that with half of them.
-    timings = {4: {1: Timing(0.0035, 0.004, 0.004 / 0.0035)}, 8: {1: Timing(0.003, 0.004, 4 / 3)}}
+    timings = {
+        heads: {1: {"seconds": seconds, "whole_seconds": 0.004, "speed": 0.004 / seconds}}
+        for heads, seconds in ((4, 0.0035), (8, 0.003))
+    }
     found = with_bounds(timings, 8)
     assert found["attention_share"] == {"1": 0.25}
     assert found["latency"][0]["share"] == 0.5
