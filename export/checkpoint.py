@@ -147,8 +147,15 @@ def read_checkpoint(
         pair_wording=words.pair_wording,
         further_outputs=read_token_outputs(pipeline) | read_query_weights(pipeline, config.vocab_size),
         removed=own.get("removed", {}),
-        examples=tuple(own.get("examples", ())),
+        examples=_read_examples(own),
     )
+
+
+def _read_examples(described: Mapping[str, Any]) -> tuple[str, ...]:
+    examples = described.get("examples", [])
+    if not isinstance(examples, list) or not all(isinstance(text, str) for text in examples):
+        raise SourceError(f"config.json gives examples of {examples!r:.100}: expected a list of texts")
+    return tuple(examples)
 
 
 def _read_network(

@@ -8,21 +8,10 @@ A head follows a relation where it beats the best offset by 10 points (Voita et 
 sentences and adjusted for all relations, directions and heads together, and its interval lies above that of the
 untrained network's best head. Cases of one sentence are not independent: tests and intervals count sentences.
 
-What a head may be called, by rules that can fail: a threshold passed with significance, or no name.
-
-    role            statistic            above   source of the threshold
-    previous, next  offset_previous, ..  0.5     Clark et al. 2019, section 3.1
-    self            offset_self          0.5     the same
-    special         special_mass         0.6     Clark et al. 2019, their code
-    punctuation     punctuation_mass     0.6     the same
-    repeated_token  repeated_token       0.5     half of what a query gives when its token stands elsewhere too
-    rare_token      rare_token           0.5     Voita et al. 2019 saw 0.5 and 0.66
-    broad           normalized_entropy   0.78    Clark et al. 2019: 3.8 nats at 128 tokens
-    syntactic       relation accuracy    as above
-
-A rule holds if the mean over texts is above the threshold with p < 0.05 in a one-sided t test over texts, adjusted for
-all heads and rules together (Holm). The role is the rule passed by the largest part of what is left above its
-threshold; a head that passes none may be syntactic, and is otherwise unlabelled, which is the common case.
+What a head may be called (`RULES`), by rules that can fail: a threshold passed with significance, or no name. A rule
+holds if the mean over texts is above the threshold with p < 0.05 in a one-sided t test over texts, adjusted for all
+heads and rules together (Holm). The role is the rule passed by the largest part of what is left above its threshold; a
+head that passes none may be syntactic, and is otherwise unlabelled, which is the common case.
 """
 
 from collections import defaultdict
@@ -47,14 +36,14 @@ FEWEST_CASES = 30  # rarer relations are counted but not tested: every test make
 
 
 RULES = (  # role, statistic, and what a head must exceed to have the role
-    ("previous", "offset_previous", 0.5),
+    ("previous", "offset_previous", 0.5),  # Clark et al. 2019, section 3.1, as the next two
     ("self", "offset_self", 0.5),
     ("next", "offset_next", 0.5),
-    ("special", "special_mass", 0.6),
+    ("special", "special_mass", 0.6),  # Clark et al. 2019, their code, as the next
     ("punctuation", "punctuation_mass", 0.6),
-    ("repeated_token", "repeated_token", 0.5),
-    ("rare_token", "rare_token", 0.5),
-    ("broad", "normalized_entropy", 0.78),
+    ("repeated_token", "repeated_token", 0.5),  # half of what a query gives when its token stands elsewhere too
+    ("rare_token", "rare_token", 0.5),  # Voita et al. 2019 saw 0.5 and 0.66
+    ("broad", "normalized_entropy", 0.78),  # Clark et al. 2019: 3.8 nats at 128 tokens
 )
 
 
