@@ -277,8 +277,8 @@ def _compare_network(
     states: list[Tensor] = []
     row, given = torch.tensor([ids]), _types(config, types)
     with torch.inference_mode(), ExitStack() as hooks:
-        for layer in encoder.layers:
-            hooks.callback(layer.register_forward_hook(lambda _, __, made: states.append(made[0])).remove)
+        for module in encoder.layers:
+            hooks.callback(module.register_forward_hook(lambda _, __, made: states.append(made[0])).remove)
         ours = encoder(row, torch.tensor([len(ids)]), **given)
         given |= {"input_ids": row, "attention_mask": torch.ones_like(row)}
         theirs = network(**given, output_hidden_states=True, output_attentions=True, return_dict=True)

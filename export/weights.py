@@ -6,6 +6,7 @@ It knows files and names; which name means what is a family's business.
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -62,7 +63,7 @@ def _load_pickle(file: Path) -> dict[str, Tensor]:
         raise SourceError(
             f"{file} is no file of weights: torch.load(weights_only=True) refuses it ({type(error).__name__})"
         ) from error
-    named = held if isinstance(held, dict) else {None: held}
+    named: dict[Any, Any] = held if isinstance(held, dict) else {None: held}
     for name, value in named.items():
         if not isinstance(name, str) or not isinstance(value, Tensor) or value.layout != torch.strided:
             raise SourceError(f"{file} holds {name}, a {type(value).__name__}: expected plain tensors by name, no more")

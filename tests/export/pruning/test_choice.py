@@ -23,12 +23,7 @@ from export.pruning.driver import (
 )
 from export.pruning.removal import apply_removal, remove_heads
 from model.encoder import Encoder
-from tests.planted import DEAD, draw_texts, write_pairs
-
-
-@pytest.fixture
-def pairs_file(tmp_path: Path) -> Path:
-    return write_pairs(tmp_path / "pairs.csv", 40)
+from tests.planted import DEAD, draw_texts
 
 
 def embedded(checkpoint: Checkpoint, encoder: Encoder, texts: tuple[str, ...]) -> np.ndarray:

@@ -15,16 +15,10 @@ from export.sources import Folder
 from model.artifact import GRAPH, HEADS, PRUNING, PRUNING_PICTURE, Artifact
 from model.encoder import Encoder
 from tests.networks import batch_of
-from tests.planted import write_pairs
 from tests.task_artifacts import quick_export
 
 IDS = np.random.default_rng(0).integers(0, 48, (6, 11))
 SIZES = np.array([11, 4, 1, 7, 9, 2])
-
-
-@pytest.fixture
-def pairs_file(tmp_path: Path) -> Path:
-    return write_pairs(tmp_path / "pairs.csv", 40)
 
 
 def run_masked(encoder: Encoder, removed: list[list[int]]) -> np.ndarray:
