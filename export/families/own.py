@@ -13,7 +13,6 @@ state.
 """
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -95,7 +94,6 @@ STATIC = Family(
 
 
 BESIDE = ("model_type", "removed", "examples")  # keys of config.json that are no field of `EncoderConfig`
-OLDER = re.compile(r"^(task_layers\.)?projection\.")  # its name before there were several, or before tasks
 
 
 def _read_polyhead_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
@@ -103,18 +101,10 @@ def _read_polyhead_config(config: Mapping[str, Any], pooling: Pooling) -> Encode
     return EncoderConfig.from_dict({"pooling": pooling, **named})
 
 
-def _rename_older(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    named = {OLDER.sub("task_layers.projections.0.", name): tensor for name, tensor in tensors.items()}
-    if config.get("task") != "multi_vector":
-        return named
-    return {name.replace("task_layers.dense.", "task_layers.layers.0.linear."): named[name] for name in named}
-
-
 POLYHEAD = Family(
     model_types=("polyhead",),
     settings={},  # `EncoderConfig` knows its fields
     read_config=_read_polyhead_config,
     names=None,
-    prepare=_rename_older,
     finish=lambda state, config: share_layers(state, config.get("shared_layers", ())),
 )
