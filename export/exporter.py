@@ -3,7 +3,7 @@
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -40,16 +40,7 @@ from model.config_parts import Precision
 
 EXTERNAL_WEIGHTS_BYTES = 1 << 30  # a protobuf holds 2 GiB at most, and large files load faster beside it
 PACKAGES = ("polyhead", "torch", "onnx", "onnxscript", "onnx-ir", "onnxruntime", "tokenizers")
-STAGES = (
-    "preparing",
-    "tracing the graph",
-    "writing",
-    "verifying",
-    "judging",
-    "verifying in OpenVINO",
-    "explaining",
-    "describing",
-)
+STAGES = 6  # of an export; OpenVINO and explaining are one more each
 
 
 def export_artifact(
@@ -183,7 +174,14 @@ def _make(
 ) -> Manifest:
     config, graph = checkpoint.encoder.config, directory / GRAPH
     graph_precision: Precision = "fp32" if engine == OPENVINO else precision  # OpenVINO rounds by itself
-    with _progress() as enter:
+    explains = explains and can_explain(config, graph_precision)
+    total, shown = STAGES + (engine == OPENVINO) + explains, "{desc:<22}{bar:30} {n}/{total} [{elapsed}]"
+    with tqdm(total=total, unit="stage", bar_format=shown) as bar:
+
+        def enter(stage: str) -> None:
+            bar.set_description_str(stage)
+            bar.update()
+
         enter("preparing")
         prepared = to_precision(checkpoint, graph_precision, calibration)
         enter("tracing the graph")
@@ -204,7 +202,7 @@ def _make(
         if engine == OPENVINO:
             enter("verifying in OpenVINO")
             figures |= {"openvino": write_plain_graph(checkpoint, directory, precision)}
-        if explains and can_explain(config, graph_precision):
+        if explains:
             enter("explaining")
             figures |= {"explain": write_explain_graph(checkpoint.encoder, directory)}
         enter("describing")
@@ -244,19 +242,6 @@ def _describe(checkpoint: Checkpoint, **made: Any) -> Manifest:
         versions={"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         **made,
     )
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """A progress bar over the stages of an export, on stderr; yields what is told the name of each stage."""
-    with tqdm(total=len(STAGES), unit="stage", bar_format="{desc:<22}{bar:30} {n}/{total} [{elapsed}]") as bar:
-
-        def enter(stage: str) -> None:
-            bar.set_description_str(stage)
-            bar.update(STAGES.index(stage) - bar.n)
-
-        yield enter
-        bar.update(len(STAGES) - bar.n)
 
 
 def write_graph(model: onnx_ir.Model, directory: Path) -> None:

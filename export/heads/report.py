@@ -18,6 +18,7 @@ from export.errors import SourceError
 from export.heads.corpus import (
     FEWEST_TEXTS,
     Sentence,
+    TokenizedPairs,
     read_pairs,
     read_parses,
     require_ratings,
@@ -30,7 +31,7 @@ from export.heads.measure import Behaviour, Scores, measure_behaviour, measure_i
 from export.heads.page import render_page
 from export.heads.relations import FEWEST_CASES, SIGNIFICANCE, SYNTACTIC, UNLABELLED, Accuracy, find_roles
 from export.heads.statistics import ALIKE, mean_divergences
-from export.texts import tokenize
+from export.texts import TokenizedText, tokenize
 from model.analysis.arrays import Float64Array
 from model.analysis.statistics import DIRECTIONS
 from model.artifact import HEADS, HEADS_PAGE, hash_file, install_files, write_whole
@@ -55,16 +56,10 @@ def make_report(
 ) -> dict[str, Any]:
     """Measures everything and returns the report as JSON types.
 
-    Args:
-        checkpoint: the network.
-        corpus: text, one text a line.
-        most_texts: drawn from it at most.
-        max_tokens: read of each text at most.
-        importance_texts: texts, or pairs if they are given, that importance is measured on.
-        rated: pairs with ratings, or None.
-        parsed: dependency parses, or None.
-        sentences: parses read, or None for all.
-        pruned: the heads, as [layer, head] of the network before, that it has lost; None if it is whole.
+    At most `most_texts` are drawn from the corpus, one a line, and `max_tokens` read of each. Importance is measured on
+    `importance_texts` of them, or on as many pairs of the file `rated`. Of the file `parsed` the first `sentences`
+    dependency parses are read, None for all. `pruned` are the heads, as [layer, head] of the network before, that it has
+    lost; None if it is whole.
 
     Raises:
         SourceError: a file cannot be used, or the network has no heads.
@@ -74,20 +69,9 @@ def make_report(
     encoder, longest = checkpoint.encoder, min(max_tokens, checkpoint.max_sequence_length)
     if not sum(encoder.config.num_heads):
         raise SourceError(f"{checkpoint.name} has no heads left to report on")
-    sample = sample_corpus(corpus, most_texts)
+    drawn, texts = _draw_texts(checkpoint, corpus, most_texts, longest)
     parses = read_parses(parsed, sentences) if parsed else None
-    pairs = None
-    if rated:  # drawn from the whole file
-        read = read_pairs(rated)
-        chosen_pairs = read.choose(sorted(shuffle_places(len(read.left))[:importance_texts]))
-        pairs = tokenize_pairs(chosen_pairs, checkpoint.tokenizer, longest)
-        require_ratings(pairs, rated, "to measure importance on")
-    texts = tokenize(sample.texts, checkpoint.tokenizer, longest)
-    if len(texts) < FEWEST_TEXTS:
-        raise SourceError(
-            f"{corpus}: {len(texts)} of {len(sample.texts)} texts drawn hold a token that the model can read; "
-            f"at least {FEWEST_TEXTS} are needed (--texts)"
-        )
+    pairs = _choose_pairs(checkpoint, rated, importance_texts, longest) if rated else None
     chosen = spread(texts, importance_texts)
     weighed = [text for text in texts if text.place in chosen]
     behaviour, config = measure_behaviour(encoder, texts), encoder.config
@@ -100,9 +84,7 @@ def make_report(
         "num_heads": list(config.num_heads),
         "pruned": pruned,
         "corpus": {
-            "name": sample.name,
-            "sha256": sample.sha256,
-            "texts_in_file": sample.seen,
+            **drawn,
             "texts": behaviour.texts,
             "tokens": behaviour.tokens,
             "max_tokens": longest,
@@ -118,6 +100,28 @@ def make_report(
         "redundancy": _redundancy(behaviour, config),
         "relations": relations,
     }
+
+
+def _draw_texts(
+    checkpoint: Checkpoint, corpus: Path, most: int, longest: int
+) -> tuple[dict[str, Any], list[TokenizedText]]:
+    """What the report says of the file, and the texts drawn from it."""
+    sample = sample_corpus(corpus, most)
+    texts = tokenize(sample.texts, checkpoint.tokenizer, longest)
+    if len(texts) < FEWEST_TEXTS:
+        raise SourceError(
+            f"{corpus}: {len(texts)} of {len(sample.texts)} texts drawn hold a token that the model can read; "
+            f"at least {FEWEST_TEXTS} are needed (--texts)"
+        )
+    return {"name": sample.name, "sha256": sample.sha256, "texts_in_file": sample.seen}, texts
+
+
+def _choose_pairs(checkpoint: Checkpoint, path: Path, most: int, longest: int) -> TokenizedPairs:
+    """Pairs drawn from the whole file."""
+    pairs = read_pairs(path)
+    places = sorted(shuffle_places(len(pairs.left))[:most])
+    chosen = tokenize_pairs(pairs.choose(places), checkpoint.tokenizer, longest)
+    return require_ratings(chosen, path, "to measure importance on")
 
 
 def _describe(path: Path, **counts: int) -> dict[str, Any]:
