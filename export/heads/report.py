@@ -56,10 +56,10 @@ def make_report(
 ) -> dict[str, Any]:
     """Measures everything and returns the report as JSON types.
 
-    At most `most_texts` are drawn from the corpus, one a line, and `max_tokens` read of each. Importance is measured on
-    `importance_texts` of them, or on as many pairs of the file `rated`. Of the file `parsed` the first `sentences`
-    dependency parses are read, None for all. `pruned` are the heads, as [layer, head] of the network before, that it has
-    lost; None if it is whole.
+    At most `most_texts` are drawn from the corpus, one a line, and `max_tokens` read of each. Importance is measured
+    on `importance_texts` of them, or on as many pairs of the file `rated`. Of the file `parsed` the first `sentences`
+    dependency parses are read, None for all. `pruned` are the heads, as [layer, head] of the network before, that it
+    has lost; None if it is whole.
 
     Raises:
         SourceError: a file cannot be used, or the network has no heads.
