@@ -4,7 +4,7 @@ Its large tensors are no copies: they are named as places in the encoder's files
 """
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from model.artifact import (
     WHOLE,
 )
 from model.config import EncoderConfig
-from model.decomposition.decompose import DECOMPOSABLE, Decomposition, decompose
+from model.decomposition.decompose import DECOMPOSABLE, decompose
 from model.decomposition.output_only import decompose_output
 from model.encoder import Encoder
 
@@ -115,35 +115,27 @@ def verify_explain_graph(path: Path, encoder: Encoder) -> dict[str, Any]:
         ParityError: one is above the tolerance.
     """
     session, parity = Session(path), Parity(TOLERANCE)
-    reference = float64_reference(encoder).use("eager")
-    for inputs in _cases(encoder.config):
-        found, expected = session.run(inputs), _reference(reference, inputs)
+    config, reference = encoder.config, float64_reference(encoder).use("eager")
+    lengths = sorted({min(length, config.max_positions) for length in LENGTHS})
+    of_all, of_some = [(tokens, tokens) for tokens in lengths], [(n, (n + 1) // 2) for n in lengths if n > 1]
+    for tokens, sources in of_all + of_some:
+        inputs = explain_inputs(config, tokens, sources)
+        given = {name: torch.from_numpy(array) for name, array in inputs.items()}
+        with torch.inference_mode():
+            expected = decompose(
+                reference,
+                given[INPUT_IDS],
+                given.get(TOKEN_TYPE_IDS),
+                tokens=given[SOURCES],
+                with_biases=False,
+                place=given.get(PLACE),
+            )
+        found = session.run(inputs)
         for name, tensor in zip(OUTPUTS, (expected.output, expected.whole, expected.own_shares), strict=True):
             parity.record(name, found[name], tensor.numpy())
         parity.count(inputs[INPUT_IDS].shape[1])
     figures = {**parity.differences, "cases": parity.cases, "longest": parity.longest}
     return {**figures, "tolerance": TOLERANCE.largest}
-
-
-def _cases(config: EncoderConfig) -> Iterator[Inputs]:
-    """Texts of several lengths, all of their tokens or some."""
-    for tokens in sorted({min(length, config.max_positions) for length in LENGTHS}):
-        yield explain_inputs(config, tokens)
-        if tokens > 1:
-            yield explain_inputs(config, tokens, (tokens + 1) // 2)
-
-
-def _reference(encoder: Encoder, inputs: Inputs) -> Decomposition:
-    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
-    with torch.inference_mode():
-        return decompose(
-            encoder,
-            tensors[INPUT_IDS],
-            tensors.get(TOKEN_TYPE_IDS),
-            tokens=tensors[SOURCES],
-            with_biases=False,
-            place=tensors.get(PLACE),
-        )
 
 
 class _Traced(nn.Module):

@@ -180,12 +180,6 @@ DISTILBERT = Family(
 )
 
 
-def _read_electra_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    read = read_bert(config, pooling)
-    width = config["embedding_size"]
-    return replace(read, token_size=0 if width == read.hidden_size else width)
-
-
 ELECTRA = Family(
     model_types=("electra",),
     settings={
@@ -211,7 +205,10 @@ ELECTRA = Family(
         },
         gelu,
     ),
-    read_config=_read_electra_config,
+    read_config=lambda config, pooling: replace(
+        read_bert(config, pooling),
+        token_size=0 if config["embedding_size"] == config["hidden_size"] else config["embedding_size"],
+    ),
 )
 
 
