@@ -117,8 +117,7 @@ def verify_explain_graph(path: Path, encoder: Encoder) -> dict[str, Any]:
     session, parity = Session(path), Parity(TOLERANCE)
     config, reference = encoder.config, float64_reference(encoder).use("eager")
     lengths = sorted({min(length, config.max_positions) for length in LENGTHS})
-    of_all, of_some = [(tokens, tokens) for tokens in lengths], [(n, (n + 1) // 2) for n in lengths if n > 1]
-    for tokens, sources in of_all + of_some:
+    for tokens, sources in sorted({(n, sources) for n in lengths for sources in (n, (n + 1) // 2)}):
         inputs = explain_inputs(config, tokens, sources)
         given = {name: torch.from_numpy(array) for name, array in inputs.items()}
         with torch.inference_mode():
