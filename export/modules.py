@@ -13,7 +13,7 @@ from export.errors import SourceError, UnsupportedModel
 from export.sources import read_json
 from export.weights import read_weights
 from model.config import Pooling
-from model.config_parts import LayerActivation, Task
+from model.config_parts import LayerActivation, Projection, Task
 
 TEXT, TOKENS = "sentence_embedding", "token_embeddings"  # what modules read and write: one vector a text, or a token
 STATIC_TABLE = "StaticEmbedding"  # stands for the network: a table of vectors
@@ -60,11 +60,8 @@ class Module(NamedTuple):
 class Dense(NamedTuple):
     """A dense layer: its settings, and its tensors `weight`, `bias`, and `residual.weight` if there is one."""
 
-    size: int
-    bias: bool
-    activation: LayerActivation
+    settings: Projection
     state: Mapping[str, Tensor]
-    residual: bool = False
 
 
 def find_network(folder: Path) -> Path:
@@ -201,7 +198,8 @@ def read_dense(folder: Path, features: str, *, allows_pickles: bool = False) -> 
         raise UnsupportedModel("a dense layer with a residual is not supported behind pooling")
     tensors, _ = read_weights(folder, allows_pickles=allows_pickles)
     state = {name.removeprefix("linear."): tensor for name, tensor in tensors.items()}
-    return Dense(config["out_features"], config.get("bias", True), activation, state, residual)
+    size, bias = config["out_features"], config.get("bias", True)
+    return Dense(Projection(size=size, bias=bias, activation=activation, residual=residual), state)
 
 
 def read_torch_class(name: object, known: Mapping[str, Choice]) -> Choice:
@@ -211,7 +209,7 @@ def read_torch_class(name: object, known: Mapping[str, Choice]) -> Choice:
         UnsupportedModel: another class.
     """
     package, _, kind = str(name).rpartition(".")
-    if kind not in known or not package.startswith("torch"):
+    if kind not in known or package.partition(".")[0] != "torch":
         raise UnsupportedModel(f"{name} is not supported: {', '.join(known)} of torch are")
     return known[kind]
 

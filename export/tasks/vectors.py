@@ -36,13 +36,12 @@ def _thresholds(mean: float, worst: float) -> tuple[Threshold, ...]:
 def read_embedding(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict[str, Tensor]]:
     """The network with its dense layers after pooling: its own first, then the modules."""
     layers, first = source.pipeline.dense, len(config.projections)
-    projections = tuple(Projection(size=dense.size, bias=dense.bias, activation=dense.activation) for dense in layers)
     state = {
         f"task_layers.projections.{index}.{name}": tensor
         for index, dense in enumerate(layers, first)
         for name, tensor in dense.state.items()
     }
-    return replace(config, projections=config.projections + projections), state
+    return replace(config, projections=(*config.projections, *(dense.settings for dense in layers))), state
 
 
 def measure_embedding(found: Rows, expected: Rows) -> dict[str, float]:
@@ -72,7 +71,7 @@ def read_multi_vector(source: TaskSource, config: EncoderConfig) -> tuple[Encode
     layers = list(pipeline.dense)
     if pipeline.inline:
         weight = source.tensors[INLINE_DENSE]
-        layers = [Dense(len(weight), False, "identity", {"weight": weight})]
+        layers = [Dense(Projection(size=len(weight), bias=False, activation="identity"), {"weight": weight})]
     tokenizer = read_tokenizer(pipeline.transformer)
     if not layers and (file := pipeline.transformer / COLBERT_LAYER).is_file():
         layers = [_read_layer(file, pipeline)]
@@ -82,16 +81,13 @@ def read_multi_vector(source: TaskSource, config: EncoderConfig) -> tuple[Encode
         skipped = _skipped_ids(late.skiplist_words, tokenizer)
     else:
         raise UnsupportedModel(f"task multi_vector needs a Dense module on tokens: {pipeline.found.sign}")
-    last = layers[-1]
+    *hidden, last = (dense.settings for dense in layers)
     settings = MultiVectorSettings(
         size=last.size,
         bias=last.bias,
         dense_activation=last.activation,
         residual=last.residual,
-        hidden_layers=tuple(
-            Projection(size=dense.size, bias=dense.bias, activation=dense.activation, residual=dense.residual)
-            for dense in layers[:-1]
-        ),
+        hidden_layers=tuple(hidden),
         skipped_ids=skipped,
         skipped_in=late.skiplist_tasks,
         query_length=late.query_length,
@@ -130,7 +126,7 @@ def _read_layer(file: Path, pipeline: Pipeline) -> Dense:
     if not pipeline.allows_pickles:
         raise pickles_refused(str(pipeline.transformer), file.name)
     state = read_file(file)
-    return Dense(len(state["weight"]), "bias" in state, "identity", state)
+    return Dense(Projection(size=len(state["weight"]), bias="bias" in state, activation="identity"), state)
 
 
 def _skipped_ids(words: Sequence[str], tokenizer: Tokenizer) -> tuple[int, ...]:

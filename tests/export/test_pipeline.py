@@ -11,6 +11,7 @@ from export.checkpoint import read_checkpoint
 from export.errors import ExportError, SourceError, UnsupportedModel
 from export.pipeline import read_pipeline
 from export.sources import Folder, read_json
+from model.config_parts import Projection
 from tests.export.conftest import change_json, write_json
 
 TRANSFORMER = {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
@@ -60,7 +61,7 @@ def test_reads_every_module(tmp_path: Path) -> None:
     assert pipeline.pooling == "cls"
     assert pipeline.normalize
     (layer,) = pipeline.dense
-    assert layer[:3] == (3, True, "tanh")
+    assert layer.settings == Projection(size=3, bias=True, activation="tanh")
     assert set(layer.state) == {"weight", "bias"}
     assert (pipeline.max_sequence_length, pipeline.do_lower_case) == (77, True)
     assert (pipeline.prompts, pipeline.default_prompt_name) == ({"query": "query: "}, "query")
@@ -185,7 +186,7 @@ def test_a_dense_layer_that_names_no_activation_has_that_of_its_class(tmp_path: 
     assert isinstance(Dense.load(str(tmp_path / "2_Dense")).activation_function, torch.nn.Tanh)
     pipeline = read_pipeline(sentence_transformer(tmp_path, [TRANSFORMER, POOLING, DENSE]))
     (layer,) = pipeline.dense
-    assert layer[:3] == (3, True, "tanh")
+    assert layer.settings == Projection(size=3, bias=True, activation="tanh")
 
 
 def test_normalize_is_of_the_pooled_vector_or_refused(tmp_path: Path) -> None:
