@@ -23,9 +23,8 @@ from export.families.family import Family, refuse_remote_code
 from export.families.gemma import GEMMA2, GEMMA3, text_settings
 from export.families.gte import GTE, JINA_BERT, NOMIC_BERT
 from export.families.modernbert import MODERNBERT
-from export.families.polyhead import POLYHEAD
+from export.families.own import POLYHEAD, STATIC, describe_table, plain_tokenizer
 from export.families.roberta import JINA_V3, MPNET, ROBERTA, XLM_ROBERTA_FLASH
-from export.families.static import STATIC, describe_table, plain_tokenizer
 from export.families.t5 import T5
 from export.late_interaction import METADATA, keep_markers_whole
 from export.pipeline import Pipeline, read_pipeline, refuse_other_tasks
@@ -64,11 +63,9 @@ class Checkpoint:
     """A network with its weights, and what surrounds it.
 
     Attributes:
-        name: name to serve it under.
-        source: where the weights came from.
         encoder: the network, in evaluation mode, float32.
         tokenizer: without truncation and padding.
-        defaults: pooling, normalisation, prompts.
+        defaults: what callers get without asking for anything else.
         max_sequence_length: tokens at most, special tokens included.
         stated_length: the longest text that the original accepts if that is longer; else None.
         pairs: whether the network takes pairs of texts, as the tokenizer makes them.
@@ -128,6 +125,7 @@ def read_checkpoint(
     encoder, described, sha256 = _read_network(folder, pipeline, task, adapter, compared=compared)
     config = encoder.config
     words = _read_words(pipeline, described, config, instruction)
+    stated, limit = words.stated_length or 0, config.max_positions
     files = _hash_rest(folder, pipeline) | hash_adapter(pipeline.transformer, adapter)
     own = described if described.get("model_type") in POLYHEAD.model_types else {}
     return Checkpoint(
@@ -143,11 +141,11 @@ def read_checkpoint(
             **_read_lengths(pipeline, normalize),
         ),
         max_sequence_length=_longest(max_length, words, config),
-        stated_length=_beyond(words.stated_length, config) if max_length is None else None,
+        # Longer than the positions reproduced here; tokenizers without a limit say 1e30.
+        stated_length=stated if not max_length and config.positions == "none" and limit < stated <= LARGEST else None,
         pairs=words.pairs,
         pair_wording=words.pair_wording,
-        further_outputs=read_token_outputs(pipeline, config.hidden_size)
-        | read_query_weights(pipeline, config.vocab_size),
+        further_outputs=read_token_outputs(pipeline) | read_query_weights(pipeline, config.vocab_size),
         removed=own.get("removed", {}),
         examples=_read_examples(own),
     )
@@ -316,13 +314,6 @@ def _longest(wanted: int | None, words: Words, config: EncoderConfig) -> int:
     if not shortest <= wanted <= config.max_positions:
         raise SourceError(f"a longest text of {wanted} tokens: expected {shortest} to {config.max_positions}")
     return wanted
-
-
-def _beyond(stated: int | None, config: EncoderConfig) -> int | None:
-    """The longest text that the folder states, if longer than the positions reproduced here."""
-    if stated is None or stated > LARGEST or config.positions != "none":  # tokenizers without a limit say 1e30
-        return None
-    return stated if stated > config.max_positions else None
 
 
 def build_encoder(config: EncoderConfig, state: Mapping[str, Tensor]) -> Encoder:

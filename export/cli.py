@@ -1,15 +1,15 @@
 """The command line of the exporter: `python -m export [MODEL] --output DIR`."""
 
 import argparse
+import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from export.command import run_command, wait_asleep
+from export.command import number, run_command, wait_asleep
 from export.errors import UnsupportedModel
-from export.pruning.cli import add_options, check_options, prune_as_asked
 from export.sources import ALLOW_PICKLES, DEFAULT_MODEL
 from model.artifact import LAST_HIDDEN_STATE, ONNX_RUNTIME, OPENVINO, Manifest
 from model.config import Pooling
@@ -121,7 +121,7 @@ def parser(program: str = PROGRAM, default_output: str = "") -> argparse.Argumen
     made.add_argument("--output", type=Path, required=not default_output, metavar="DIR", help=written)
     for option, settings in WHAT_TO_EXPORT.items():
         made.add_argument(option, **settings)
-    add_options(made)
+    _add_pruning(made)
     for option, settings in HOW_TO_EXPORT.items():
         made.add_argument(option, **settings)
     return made
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     wait_asleep()
     made = parser(program)
     options = made.parse_args(given)
-    check_options(made, options)
+    _check_pruning(made, options)
     return run_command(
         lambda: _export(options, _serve_command(program)),
         name="export",
@@ -175,9 +175,7 @@ def _export(options: argparse.Namespace, serve: str) -> None:
     checkpoint = read(compared=compares)
     if options.calibration and options.precision != "int8" and checkpoint.encoder.config.task not in WITH_RANGES:
         raise UnsupportedModel("--calibration: of this task nothing is calibrated but --precision int8")
-    sys.stderr.write(_pickle_note(checkpoint) + _length_note(checkpoint))
-    if options.normalize is None:
-        sys.stderr.write(_normalize_note(checkpoint))
+    sys.stderr.write("".join(_notes(checkpoint, asks_for_length=options.normalize is not None)))
     if options.against == "original":
         original = compare_with_original(checkpoint, folder.path)
     else:
@@ -185,7 +183,7 @@ def _export(options: argparse.Namespace, serve: str) -> None:
     if compares and not original["compared"]:
         checkpoint = read()  # once more, since settings that no one knows were let through
     sys.stderr.write(describe(original))
-    checkpoint, pruning = prune_as_asked(options, checkpoint)
+    checkpoint, pruned = _prune_as_asked(options, checkpoint)
     manifest = export_artifact(
         checkpoint,
         options.output,
@@ -193,38 +191,102 @@ def _export(options: argparse.Namespace, serve: str) -> None:
         engine=options.engine,
         calibration=options.calibration,
         force=options.force,
-        pruning=pruning,
         explains=not options.no_explain,
         original=original,
+        **pruned,
     )
     sys.stderr.write(_summary(options.output, manifest, serve))
 
 
-def _pickle_note(checkpoint: "Checkpoint") -> str:
-    """Names the pickles that weights were read from; nothing if there are none."""
-    names = [name for name in checkpoint.source.files if name.endswith((".bin", ".pt"))]
-    return f"tensors, and nothing else, were read from pickles: {', '.join(names)}\n" if names else ""
+def _add_pruning(made: argparse.ArgumentParser) -> None:
+    """Adds the options for pruning."""
+    group = made.add_argument_group("pruning")
+    how_much = group.add_mutually_exclusive_group()
+    how_much.add_argument(
+        "--prune-heads",
+        type=number(float, lambda value: 0 < value <= 1, "a share above 0 and at most 1"),
+        metavar="SHARE",
+        help="remove this share of the heads, the least important ones",
+    )
+    how_much.add_argument(
+        "--prune-to-quality",
+        type=number(float, lambda value: 0 <= value <= 100, "points from 0 to 100"),
+        metavar="POINTS",
+        help="remove as many heads as lose at most POINTS: Spearman x 100 with --pairs, else cosine x 100",
+    )
+    group.add_argument("--pairs", type=Path, metavar="CSV", help="text,text,rating without a header, to prune by")
+    group.add_argument(
+        "--prune-by",
+        choices=("leave_one_out", "jacobian", "output_norm", "loss_gradient"),
+        help="importance of a head (default: loss_gradient with --pairs, else jacobian)",
+    )
+    group.add_argument("--no-curve", action="store_true", help="prune without measuring the whole curve, in less time")
 
 
-def _length_note(checkpoint: "Checkpoint") -> str:
-    """Says where texts are cut that the original would take longer; nothing where it would not."""
-    if checkpoint.stated_length is None:
-        return ""
+def _check_pruning(made: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the program where options for pruning do not go together."""
+    if options.prune_heads is None and options.prune_to_quality is None:
+        for name in ("pairs", "prune_by", "no_curve"):
+            if getattr(options, name):
+                made.error(f"--{name.replace('_', '-')} goes with --prune-heads or --prune-to-quality")
+    if options.prune_by == "loss_gradient" and not options.pairs:
+        made.error("--prune-by loss_gradient needs --pairs: the loss needs rated pairs")
+
+
+def _prune_as_asked(options: argparse.Namespace, checkpoint: "Checkpoint") -> "tuple[Checkpoint, dict[str, Any]]":
+    """The checkpoint without the heads that the options remove, and what the artifact says and holds of them."""
+    if options.prune_heads is None and options.prune_to_quality is None:
+        return checkpoint, {}
+    from export.pruning.driver import prune  # noqa: PLC0415 - as above
+    from export.pruning.picture import draw_pruning  # noqa: PLC0415
+    from model.artifact import PRUNING, PRUNING_PICTURE  # noqa: PLC0415
+
+    pruned = prune(
+        checkpoint,
+        share=options.prune_heads,
+        lose=options.prune_to_quality,
+        definition=options.prune_by,
+        pairs=options.pairs,
+        calibration=options.calibration,
+        with_curve=not options.no_curve,
+        precision=options.precision,
+    )
+    sys.stderr.write(_pruning_summary(pruned.record))
+    files = {}
+    if pruned.curve is not None:
+        files = {
+            PRUNING: json.dumps(pruned.curve, indent=1).encode() + b"\n",
+            PRUNING_PICTURE: draw_pruning(pruned.curve).encode(),
+        }
+    return pruned.checkpoint, {"pruning": pruned.record, "files": files}
+
+
+def _pruning_summary(record: dict[str, Any]) -> str:
+    before, after = record["before"], record["after"]
+    removed, heads = record["removed"], record["num_heads_before"]
     return (
-        f"texts are cut at {checkpoint.max_sequence_length} tokens, as far as positions are reproduced; "
-        f"{checkpoint.source.id} states {checkpoint.stated_length}\n"
+        f"removed {len(removed)} of {sum(heads)} heads by {record['definition']}: {record['measure']} x 100 "
+        f"{before['points']:.2f} before, {after['points']:.2f} after; cosine to the whole network's embedding "
+        f"{after['cosine_mean']:.4f} on average, {after['cosine_worst']:.4f} at worst\n"
     )
 
 
-def _normalize_note(checkpoint: "Checkpoint") -> str:
-    """Says that vectors are normalised that the checkpoint leaves as they are; nothing where it normalises them."""
-    defaults, task = checkpoint.defaults, checkpoint.encoder.config.task
-    if task != "embedding" or defaults.normalize or not defaults.unit_length:
-        return ""
-    return (
-        "vectors are answered at length 1, which the checkpoint does not say (no Normalize module, no similarity dot); "
-        "--normalize no answers them as they are\n"
-    )
+def _notes(checkpoint: "Checkpoint", *, asks_for_length: bool) -> Iterator[str]:
+    """What an export decided that a user may not expect."""
+    defaults, stated = checkpoint.defaults, checkpoint.stated_length
+    if pickles := [name for name in checkpoint.source.files if name.endswith((".bin", ".pt"))]:
+        yield f"tensors, and nothing else, were read from pickles: {', '.join(pickles)}\n"
+    if stated is not None:
+        yield (
+            f"texts are cut at {checkpoint.max_sequence_length} tokens, as far as positions are reproduced; "
+            f"{checkpoint.source.id} states {stated}\n"
+        )
+    is_embedding = checkpoint.encoder.config.task == "embedding"
+    if is_embedding and not asks_for_length and not defaults.normalize and defaults.unit_length:
+        yield (
+            "vectors are answered at length 1, which the checkpoint does not say (no Normalize module, no similarity "
+            "dot); --normalize no answers them as they are\n"
+        )
 
 
 def _summary(output: Path, manifest: Manifest, serve: str) -> str:

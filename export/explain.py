@@ -4,7 +4,7 @@ Its large tensors are no copies: they are named as places in the encoder's files
 """
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from export.graph import export_module, fold_biases
-from export.parity import Parity, Tolerance
 from export.reference import float64_reference
 from export.runtime import Session
 from export.texts import Inputs
+from export.verify import Parity, Tolerance
 from model.artifact import (
     EXPLAIN_GRAPH,
     GRAPH,
@@ -31,7 +31,7 @@ from model.artifact import (
     WHOLE,
 )
 from model.config import EncoderConfig
-from model.decomposition.decompose import DECOMPOSABLE, Decomposition, decompose
+from model.decomposition.decompose import DECOMPOSABLE, decompose
 from model.decomposition.output_only import decompose_output
 from model.encoder import Encoder
 
@@ -114,36 +114,27 @@ def verify_explain_graph(path: Path, encoder: Encoder) -> dict[str, Any]:
     Raises:
         ParityError: one is above the tolerance.
     """
-    session, parity = Session(path), Parity()
-    reference = float64_reference(encoder).use("eager")
-    for inputs in _cases(encoder.config):
-        found, expected = session.run(inputs), _reference(reference, inputs)
+    session, parity = Session(path), Parity(TOLERANCE)
+    config, reference = encoder.config, float64_reference(encoder).use("eager")
+    lengths = sorted({min(length, config.max_positions) for length in LENGTHS})
+    for tokens, sources in sorted({(n, sources) for n in lengths for sources in (n, (n + 1) // 2)}):
+        inputs = explain_inputs(config, tokens, sources)
+        given = {name: torch.from_numpy(array) for name, array in inputs.items()}
+        with torch.inference_mode():
+            expected = decompose(
+                reference,
+                given[INPUT_IDS],
+                given.get(TOKEN_TYPE_IDS),
+                tokens=given[SOURCES],
+                with_biases=False,
+                place=given.get(PLACE),
+            )
+        found = session.run(inputs)
         for name, tensor in zip(OUTPUTS, (expected.output, expected.whole, expected.own_shares), strict=True):
-            parity.record(name, found[name], tensor.numpy(), TOLERANCE)
+            parity.record(name, found[name], tensor.numpy())
         parity.count(inputs[INPUT_IDS].shape[1])
     figures = {**parity.differences, "cases": parity.cases, "longest": parity.longest}
     return {**figures, "tolerance": TOLERANCE.largest}
-
-
-def _cases(config: EncoderConfig) -> Iterator[Inputs]:
-    """Texts of several lengths, all of their tokens or some."""
-    for tokens in sorted({min(length, config.max_positions) for length in LENGTHS}):
-        yield explain_inputs(config, tokens)
-        if tokens > 1:
-            yield explain_inputs(config, tokens, (tokens + 1) // 2)
-
-
-def _reference(encoder: Encoder, inputs: Inputs) -> Decomposition:
-    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
-    with torch.inference_mode():
-        return decompose(
-            encoder,
-            tensors[INPUT_IDS],
-            tensors.get(TOKEN_TYPE_IDS),
-            tokens=tensors[SOURCES],
-            with_biases=False,
-            place=tensors.get(PLACE),
-        )
 
 
 class _Traced(nn.Module):

@@ -3,9 +3,8 @@
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -41,29 +40,7 @@ from model.config_parts import Precision
 
 EXTERNAL_WEIGHTS_BYTES = 1 << 30  # a protobuf holds 2 GiB at most, and large files load faster beside it
 PACKAGES = ("polyhead", "torch", "onnx", "onnxscript", "onnx-ir", "onnxruntime", "tokenizers")
-STAGES = (
-    "preparing",
-    "tracing the graph",
-    "writing",
-    "verifying",
-    "judging",
-    "verifying in OpenVINO",
-    "explaining",
-    "describing",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class PruningRecord:
-    """What an artifact says about the heads that were removed before the export.
-
-    Attributes:
-        removed: for the manifest (see `export.pruning.driver`); None where no head was removed.
-        files: the curve and its picture, contents by file name.
-    """
-
-    removed: Mapping[str, Any] | None = None
-    files: Mapping[str, bytes] = field(default_factory=dict)
+STAGES = 6  # of an export; OpenVINO and explaining are one more each
 
 
 def export_artifact(
@@ -74,7 +51,8 @@ def export_artifact(
     engine: str | None = None,
     calibration: Path | None = None,
     force: bool = False,
-    pruning: PruningRecord | None = None,
+    pruning: Mapping[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
     explains: bool = True,
     original: Mapping[str, Any] | None = None,
 ) -> Manifest:
@@ -91,7 +69,8 @@ def export_artifact(
             where ONNX Runtime has no CUDA.
         calibration: text for the ranges of int8 and of 8-bit vectors, one a line; None for what ships with the project.
         force: replace an artifact, or an empty directory, that has the output's name.
-        pruning: which heads were removed before; None where none were.
+        pruning: which heads were removed before, for the manifest (see `export.pruning.driver`); None where none were.
+        files: what else the artifact holds, contents by name.
         explains: whether to make the graph that explains through the network too, if there can be one.
         original: what `export.original.compare_with_original` found, for the manifest; None if no one compared.
 
@@ -113,10 +92,11 @@ def export_artifact(
     with _parents(output), tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory:
         made = Path(directory) / output.name
         made.mkdir()
+        for name, content in (files or {}).items():
+            (made / name).write_bytes(content)
         compared = {"original": dict(original or not_compared("it was not asked for"))}
-        removed = pruning or PruningRecord()
         manifest = _make(
-            checkpoint, made, precision, calibration, removed, engine=engine, explains=explains, compared=compared
+            checkpoint, made, precision, calibration, pruning, engine=engine, explains=explains, compared=compared
         )
         require_free(output, force=force)  # once more: an export takes minutes
         _put_in_place(made, output)
@@ -186,7 +166,7 @@ def _make(
     directory: Path,
     precision: Precision,
     calibration: Path | None,
-    pruning: PruningRecord,
+    pruning: Mapping[str, Any] | None,
     *,
     engine: str,
     explains: bool,
@@ -194,7 +174,14 @@ def _make(
 ) -> Manifest:
     config, graph = checkpoint.encoder.config, directory / GRAPH
     graph_precision: Precision = "fp32" if engine == OPENVINO else precision  # OpenVINO rounds by itself
-    with _progress() as enter:
+    explains = explains and can_explain(config, graph_precision)
+    total, shown = STAGES + (engine == OPENVINO) + explains, "{desc:<22}{bar:30} {n}/{total} [{elapsed}]"
+    with tqdm(total=total, unit="stage", bar_format=shown) as bar:
+
+        def enter(stage: str) -> None:
+            bar.set_description_str(stage)
+            bar.update()
+
         enter("preparing")
         prepared = to_precision(checkpoint, graph_precision, calibration)
         enter("tracing the graph")
@@ -203,8 +190,6 @@ def _make(
         write_graph(model, directory)
         del model  # its weights are a copy of the encoder's: 2.3 GB of a network of 568 million
         checkpoint.tokenizer.save(str(directory / TOKENIZER))
-        for name, content in pruning.files.items():
-            (directory / name).write_bytes(content)
         if checkpoint.further_outputs:
             np.savez(directory / FURTHER_OUTPUTS, allow_pickle=False, **checkpoint.further_outputs)
         enter("verifying")
@@ -217,7 +202,7 @@ def _make(
         if engine == OPENVINO:
             enter("verifying in OpenVINO")
             figures |= {"openvino": write_plain_graph(checkpoint, directory, precision)}
-        if explains and can_explain(config, graph_precision):
+        if explains:
             enter("explaining")
             figures |= {"explain": write_explain_graph(checkpoint.encoder, directory)}
         enter("describing")
@@ -227,7 +212,7 @@ def _make(
             fused_attention=fused,
             parity={**parity, **figures, **compared},
             files=describe_files(directory),
-            pruning=pruning.removed,
+            pruning=pruning,
             vector_ranges=ranges,
             fits_16_bits=precision == "int8",
             engine=engine,
@@ -257,19 +242,6 @@ def _describe(checkpoint: Checkpoint, **made: Any) -> Manifest:
         versions={"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         **made,
     )
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """A progress bar over the stages of an export, on stderr; yields what is told the name of each stage."""
-    with tqdm(total=len(STAGES), unit="stage", bar_format="{desc:<22}{bar:30} {n}/{total} [{elapsed}]") as bar:
-
-        def enter(stage: str) -> None:
-            bar.set_description_str(stage)
-            bar.update(STAGES.index(stage) - bar.n)
-
-        yield enter
-        bar.update(len(STAGES) - bar.n)
 
 
 def write_graph(model: onnx_ir.Model, directory: Path) -> None:

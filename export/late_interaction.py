@@ -76,6 +76,7 @@ def read_late_interaction(around: Mapping[str, Any], settings: Mapping[str, Any]
     prompts = {role: text for role, text in (around.get("prompts") or {}).items() if role in PREFIXES}
     older = {name: around[name] for name in PYLATE_SETTINGS if name in around}
     known = {**_older_lengths(older), **settings} if older else settings
+    tasks = said.get("skiplist_tasks") or "document"
     return LateInteraction(
         prompts={
             **{role: text or "" for role, text in prompts.items()},
@@ -86,7 +87,7 @@ def read_late_interaction(around: Mapping[str, Any], settings: Mapping[str, Any]
         document_length=known.get("document_length"),
         expansion=known.get("query_expansion"),
         skiplist_words=tuple(string.punctuation if words is None and not mask else words or ()),
-        skiplist_tasks=_as_tuple(said.get("skiplist_tasks") or ("document",)),
+        skiplist_tasks=(tasks,) if isinstance(tasks, str) else tuple(tasks),
     )
 
 
@@ -161,7 +162,3 @@ def _mask_token(folder: Path) -> str | None:
                 return str(token["content"] if isinstance(token, dict) else token)
     kind = str(read_json(folder / "config.json", optional=True).get("model_type"))
     return {"bert": "[MASK]", "distilbert": "[MASK]", "xlm-roberta": "<mask>", "roberta": "<mask>"}.get(kind)
-
-
-def _as_tuple(names: Any) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)

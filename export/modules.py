@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from export.errors import SourceError, UnsupportedModel
 from export.sources import read_json
 from export.weights import read_weights
 from model.config import Pooling
-from model.config_parts import LayerActivation, Task
+from model.config_parts import LayerActivation, Projection, Task
 
 TEXT, TOKENS = "sentence_embedding", "token_embeddings"  # what modules read and write: one vector a text, or a token
 STATIC_TABLE = "StaticEmbedding"  # stands for the network: a table of vectors
@@ -40,6 +40,7 @@ DROPOUT = "Dropout"  # changes nothing outside training
 MAY_REPEAT = {"Dense", "Normalize", DROPOUT}
 ADAPTED = "custom_st.Transformer"
 DEFAULT_ACTIVATION = "torch.nn.Tanh"  # of a Dense module that names none
+Choice = TypeVar("Choice")
 DENSE_ACTIVATIONS: Mapping[str, LayerActivation] = {
     "Tanh": "tanh",
     "Identity": "identity",
@@ -59,11 +60,8 @@ class Module(NamedTuple):
 class Dense(NamedTuple):
     """A dense layer: its settings, and its tensors `weight`, `bias`, and `residual.weight` if there is one."""
 
-    size: int
-    bias: bool
-    activation: LayerActivation
+    settings: Projection
     state: Mapping[str, Tensor]
-    residual: bool = False
 
 
 def find_network(folder: Path) -> Path:
@@ -191,12 +189,7 @@ def read_dense(folder: Path, features: str, *, allows_pickles: bool = False) -> 
         UnsupportedModel: another activation than is reproduced, a residual, or other features.
     """
     config = read_json(folder / "config.json")
-    named = str(config.get("activation_function", DEFAULT_ACTIVATION))
-    activation = named.rpartition(".")[-1]
-    if activation not in DENSE_ACTIVATIONS or not named.startswith("torch."):
-        raise UnsupportedModel(
-            f"dense activation {named} is not supported: {', '.join(DENSE_ACTIVATIONS)} of torch are"
-        )
+    activation = read_torch_class(config.get("activation_function", DEFAULT_ACTIVATION), DENSE_ACTIVATIONS)
     if features == TOKENS:  # what a dense layer reads if it does not say
         config = {"module_input_name": TOKENS, **config}
     _require_features(config, features, "a dense layer")
@@ -205,7 +198,20 @@ def read_dense(folder: Path, features: str, *, allows_pickles: bool = False) -> 
         raise UnsupportedModel("a dense layer with a residual is not supported behind pooling")
     tensors, _ = read_weights(folder, allows_pickles=allows_pickles)
     state = {name.removeprefix("linear."): tensor for name, tensor in tensors.items()}
-    return Dense(config["out_features"], config.get("bias", True), DENSE_ACTIVATIONS[activation], state, residual)
+    size, bias = config["out_features"], config.get("bias", True)
+    return Dense(Projection(size=size, bias=bias, activation=activation, residual=residual), state)
+
+
+def read_torch_class(name: object, known: Mapping[str, Choice]) -> Choice:
+    """What one of torch's classes stands for, such as `torch.nn.modules.activation.Tanh`.
+
+    Raises:
+        UnsupportedModel: another class.
+    """
+    package, _, kind = str(name).rpartition(".")
+    if kind not in known or package.partition(".")[0] != "torch":
+        raise UnsupportedModel(f"{name} is not supported: {', '.join(known)} of torch are")
+    return known[kind]
 
 
 def _require_features(config: Mapping[str, Any], features: str, what: str) -> None:

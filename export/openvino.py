@@ -24,14 +24,13 @@ from tqdm import tqdm
 from export.checkpoint import Checkpoint
 from export.errors import UnsupportedModel, VerificationError
 from export.explain import save_beside
-from export.parity import Parity
 from export.precision import OTHERWISE, TOLERANCES
-from export.quality import PrecisionQuality, split_by_text
+from export.quality import require_quality, split_by_text
 from export.reference import float64_reference
 from export.tasks.definition import Threshold
 from export.tasks.registry import EXPORTS
 from export.texts import HELD_OUT_TEXTS, Inputs, batch_inputs, run_encoder, task_batches
-from export.verify import SEED, grid, real_parts
+from export.verify import SEED, Parity, grid, real_parts
 from model.artifact import ATTENTION_LAYERS, GRAPH, GRAPH_WEIGHTS, HEAD_GATES, NORM_LAYERS, PLAIN_GRAPH
 from model.attention import FUSED_OP, LOCAL_ATTENTION_OP
 from model.config import EncoderConfig
@@ -169,8 +168,8 @@ def verify_plain_graph(session: PlainSession, encoder: Encoder) -> dict[str, Any
     Raises:
         ParityError: a difference is above the tolerance of the precision that OpenVINO computes in.
     """
-    config, parity = encoder.config, Parity()
-    tolerance = TOLERANCES["bf16" if session.computes_in == "bf16" else "fp32"]
+    config, tolerance = encoder.config, TOLERANCES["bf16" if session.computes_in == "bf16" else "fp32"]
+    parity = Parity(tolerance)
     output, reference = OUTPUT_NAMES[config.task], float64_reference(encoder).use("sdpa")
     own = encoder.use("sdpa") if tolerance.rounding else None
     for case in tqdm(list(grid(config)), desc="verifying in OpenVINO", unit="batch", leave=False):
@@ -180,9 +179,9 @@ def verify_plain_graph(session: PlainSession, encoder: Encoder) -> dict[str, Any
         for name, real in real_parts(case, config, None):
             if name == output:
                 own_part = None if rounded is None else rounded[real].numpy()
-                parity.record(output, found[real], expected[real].numpy(), tolerance, own_part)
+                parity.record(output, found[real], expected[real].numpy(), own_part)
         parity.count(case.sequence)
-    parity.judge(tolerance)
+    parity.judge()
     figures = {output: parity.differences[output], "cases": parity.cases, "longest": parity.longest}
     return {**figures, "tolerance": tolerance.largest, "computed_in": session.computes_in, "version": session.version}
 
@@ -199,6 +198,6 @@ def _judge(
         outputs = session.run(inputs), run_encoder(encoder, inputs).task_output.numpy()
         for kept, found in zip(rows, outputs, strict=True):
             kept.extend(split_by_text(found, batch.lengths.tolist(), is_per_token=config.task in PER_TOKEN))
-    quality = PrecisionQuality(len(rows[0]), EXPORTS[config.task].measure(*rows), [])
-    quality.check(thresholds, otherwise)
-    return {"texts": quality.texts, **quality.figures}
+    quality = {"texts": len(rows[0]), **EXPORTS[config.task].measure(*rows)}
+    require_quality(quality, thresholds, otherwise)
+    return quality

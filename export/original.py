@@ -8,10 +8,11 @@ and the final answer, prompts included. The libraries' copy is float32 and runs 
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from export.errors import ParityError
 from export.modules import ROUTER, find_network
 from export.sources import COLBERT_LAYER, read_json
 from export.tasks import yes_no
+from model.config import EncoderConfig
 from model.config_parts import MultiVectorSettings, Task
 
 LIBRARIES = ("transformers", "sentence-transformers")
@@ -133,21 +135,20 @@ def compare_with_original(checkpoint: Checkpoint, folder: Path) -> dict[str, Any
         return not_compared(MISSING)
     if reason := _foreign(checkpoint, folder):
         return not_compared(reason)
-    with _quiet():
-        try:
-            original = _load(checkpoint, folder)
-        except Exception as error:  # the library does not know the network, or its code is the model's own
-            return not_compared(f"the libraries do not load it: {' '.join(str(error).split())[:200]}")
-        found, notes = Differences(), dict[str, str]()
-        if original.network is None:
-            found.texts = len(TEXTS)
-        else:
-            notes = _compare_tokens(checkpoint, original)
-            for text in _inputs(checkpoint):
-                _compare_network(checkpoint, original.network, text, found)
-                found.texts += 1
-        if original.whole is not None and ("tokens" not in notes or checkpoint.encoder.config.task in CLASSIFIERS):
-            notes |= _compare_answers(checkpoint, original, found)
+    try:
+        original = _load(checkpoint, folder)
+    except Exception as error:  # the library does not know the network, or its code is the model's own
+        return not_compared(f"the libraries do not load it: {' '.join(str(error).split())[:200]}")
+    found, notes = Differences(), dict[str, str]()
+    if original.network is None:
+        found.texts = len(TEXTS)
+    else:
+        notes = _compare_tokens(checkpoint, original)
+        for text in _inputs(checkpoint):
+            _compare_network(checkpoint, original.network, text, found)
+            found.texts += 1
+    if original.whole is not None and ("tokens" not in notes or checkpoint.encoder.config.task in CLASSIFIERS):
+        notes |= _compare_answers(checkpoint, original, found)
     versions = {name: version(name) for name in LIBRARIES}
     return {"compared": True, **versions, "texts": found.texts, "tolerance": TOLERANCE, **found.figures, **notes}
 
@@ -163,29 +164,13 @@ def _foreign(checkpoint: Checkpoint, folder: Path) -> str:
     return ""
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps the libraries' remarks and progress bars off the terminal."""
-    from transformers.utils import logging as theirs  # noqa: PLC0415 - seconds to import
-
-    level, root = theirs.get_verbosity(), logging.getLogger("sentence_transformers")
-    bars, before = theirs.is_progress_bar_enabled(), root.level
-    theirs.set_verbosity_error()
-    theirs.disable_progress_bar()
-    root.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        theirs.set_verbosity(level)
-        root.setLevel(before)
-        if bars:
-            theirs.enable_progress_bar()
-
-
 def _load(checkpoint: Checkpoint, folder: Path) -> Original:
     import sentence_transformers  # noqa: PLC0415 - seconds to import, and an extra
     import transformers  # noqa: PLC0415
 
+    transformers.utils.logging.set_verbosity_error()  # their remarks and progress bars stay off the terminal
+    transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     task, eager = checkpoint.encoder.config.task, {"attn_implementation": "eager"}
     if not any(checkpoint.encoder.config.num_heads):  # a table of vectors
         return Original(None, sentence_transformers.SentenceTransformer(str(folder), device="cpu"))
@@ -242,13 +227,11 @@ def _compare_tokens(checkpoint: Checkpoint, original: Original) -> dict[str, str
         return {"tokens": "not compared: the libraries load no tokenizer from these files"}
     if checkpoint.pair_wording is not None:
         return {"tokens": "not compared: the words around a pair are ours"}
-    kinds = [
-        type(ours.model).__name__,
-        type(getattr(getattr(theirs, "backend_tokenizer", None), "model", ours.model)).__name__,
-    ]
-    if kinds[0] != kinds[1]:
+    model = getattr(getattr(theirs, "backend_tokenizer", None), "model", ours.model)
+    kind, their_kind = type(ours.model).__name__, type(model).__name__
+    if kind != their_kind:
         return {
-            "tokens": f"not compared: tokenizer.json holds {kinds[0]}, and the library's class makes {kinds[1]} of it"
+            "tokens": f"not compared: tokenizer.json holds {kind}, and the library's class makes {their_kind} of it"
         }
     config, skipped = checkpoint.encoder.config, None
     if config.task == "classification" and config.pooling == "last":
@@ -277,9 +260,7 @@ def _without_last(ids: Sequence[int], skipped: int | None) -> Sequence[int]:
 
 def _require_ids(found: Sequence[int], expected: Sequence[int], text: str) -> None:
     if list(found) != list(expected):
-        place = next(
-            (i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), min(len(found), len(expected))
-        )
+        place = next(i for i, (a, b) in enumerate(zip_longest(found, expected)) if a != b)
         raise ParityError(
             f"token {place} of {text[:60]!r} is {list(found[place : place + 3])}, the original's tokenizer gives "
             f"{list(expected[place : place + 3])}: its class overrules tokenizer.json; save the tokenizer again with "
@@ -294,18 +275,13 @@ def _compare_network(
     ids, types, written = text
     encoder, config = checkpoint.encoder.use("eager"), checkpoint.encoder.config
     states: list[Tensor] = []
-    hooks = [layer.register_forward_hook(lambda _, __, made: states.append(made[0])) for layer in encoder.layers]
-    row = torch.tensor([ids])
-    given: dict[str, Tensor] = {"input_ids": row, "attention_mask": torch.ones_like(row)}
-    if config.type_vocab_size:
-        given["token_type_ids"] = torch.tensor([types])
-    try:
-        with torch.inference_mode():
-            ours = encoder(row, torch.tensor([len(ids)]), token_type_ids=given.get("token_type_ids"))
-            theirs = network(**given, output_hidden_states=True, output_attentions=True, return_dict=True)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    row, given = torch.tensor([ids]), _types(config, types)
+    with torch.inference_mode(), ExitStack() as hooks:
+        for module in encoder.layers:
+            hooks.callback(module.register_forward_hook(lambda _, __, made: states.append(made[0])).remove)
+        ours = encoder(row, torch.tensor([len(ids)]), **given)
+        given |= {"input_ids": row, "attention_mask": torch.ones_like(row)}
+        theirs = network(**given, output_hidden_states=True, output_attentions=True, return_dict=True)
     hidden, weights = theirs.hidden_states, theirs.attentions
     for layer in range(config.num_layers):
         if weights is not None and ours.attentions[layer] is not None and config.num_heads[layer]:
@@ -326,8 +302,7 @@ def _compare_answers(checkpoint: Checkpoint, original: Original, found: Differen
     config = checkpoint.encoder.config
     if config.task in CLASSIFIERS:
         for ids, types, text in _inputs(checkpoint):
-            row = torch.tensor([ids])
-            given = {"token_type_ids": torch.tensor([types])} if config.type_vocab_size else {}
+            row, given = torch.tensor([ids]), _types(config, types)
             with torch.inference_mode():
                 logits = original.whole(input_ids=row, attention_mask=torch.ones_like(row), **given).logits[0]
             if checkpoint.pair_wording is not None:
@@ -369,15 +344,16 @@ def _compare_answers(checkpoint: Checkpoint, original: Original, found: Differen
 
 
 def _answer(checkpoint: Checkpoint, ids: list[int], types: list[int]) -> NDArray[Any]:
-    config = checkpoint.encoder.config
+    encoder = checkpoint.encoder.use("sdpa")
     with torch.inference_mode():
-        output = checkpoint.encoder.use("sdpa")(
-            torch.tensor([ids]),
-            torch.tensor([len(ids)]),
-            token_type_ids=torch.tensor([types]) if config.type_vocab_size else None,
-        )
+        output = encoder(torch.tensor([ids]), torch.tensor([len(ids)]), **_types(encoder.config, types))
     answer: NDArray[Any] = output.task_output[0].numpy()
     return answer
+
+
+def _types(config: EncoderConfig, types: list[int]) -> dict[str, Tensor]:
+    """The argument of both sides that only networks with token types have."""
+    return {"token_type_ids": torch.tensor([types])} if config.type_vocab_size else {}
 
 
 def _their_answer(whole: Any, task: Task, text: str, prompt: str) -> tuple[str, NDArray[Any]]:

@@ -112,22 +112,14 @@ class Pipeline:
         folder: that modules.json is in, or would be: the adapter's if that brings its own.
         is_table: whether a table of vectors stands for the network.
         transformer: folder of the network's own config.json, weights and tokenizer.
-        task: the task to export.
-        found: what the folder says of its task.
-        modules: of modules.json behind the network, by the name of their class; none if they are another
-            task's.
-        pooling: how tokens become one vector.
+        modules: of modules.json behind the network, by the name of their class; none if they are another task's.
         dense: the dense layers after pooling, or on tokens.
         late: how queries and documents are read, of task multi_vector.
         inline: names of tensors among the network's that are the task's.
-        allows_pickles: whether weights are also read from pickles.
         normalize: whether the pipeline ends in an L2 normalisation.
-        settings: of the Transformer module; empty if there are none.
         around: config_sentence_transformers.json; empty where it does not count.
         max_sequence_length: tokens at most, or None where the folder does not say.
         do_lower_case: whether texts are lowered before the tokenizer.
-        prompts: by name.
-        default_prompt_name: the prompt used when none is named, or None.
     """
 
     folder: Path
@@ -139,7 +131,6 @@ class Pipeline:
     pooling: Pooling = "mean"
     dense: tuple[Dense, ...] = ()
     normalize: bool = False
-    settings: Mapping[str, Any] = field(default_factory=dict)
     around: Mapping[str, Any] = field(default_factory=dict)
     max_sequence_length: int | None = None
     do_lower_case: bool = False
@@ -216,7 +207,7 @@ def _read(folder: Path, wanted: Task | None, pooling: Pooling | None, allows_pic
                 "ask for the first of them (dimensions). Set truncate_dim to null"
             )
         values |= read_module_files(modules, task, allows_pickles=allows_pickles)
-        values |= {"settings": settings, "around": around}
+        values["around"] = around
         if task == "multi_vector":
             late = read_late_interaction(around, settings, values["modules"].get("MultiVectorMask"))
             prompts["prompts"] |= late.prompts
@@ -300,7 +291,7 @@ def _read_transformer_settings(settings: Mapping[str, Any], folder: Path, *, exp
     tokenizer = read_json(folder / "tokenizer_config.json", optional=True)
     length = settings.get("max_seq_length") or tokenizer.get("model_max_length")
     return {
-        "max_sequence_length": None if length is None else _whole(length, folder),
+        "max_sequence_length": None if length is None else int(length),  # some files hold it as 512.0 or 1e30
         "do_lower_case": bool(settings.get("do_lower_case")),
     }
 
@@ -308,24 +299,13 @@ def _read_transformer_settings(settings: Mapping[str, Any], folder: Path, *, exp
 def _refuse_arguments(settings: Mapping[str, Any]) -> None:
     """Refuses what sentence-transformers would hand on, and what would change the network, the tokens or the length."""
     for name in ARGUMENTS:
-        if not isinstance(settings.get(name) or {}, dict):
-            raise SourceError(f"{name} is {settings[name]!r:.100}: expected an object")
         if changing := sorted(set(settings.get(name) or {}) - HARMLESS_ARGUMENTS):
             raise UnsupportedModel(f"{name} with {', '.join(changing)} is not supported: config.json and its kin count")
 
 
 def _read_prompts(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
-    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
-        raise SourceError(f"{path} gives prompts of {prompts!r:.100}: expected an object, a text a name")
     prompts = {name: text for name, text in prompts.items() if text is not None}
     if default is not None and default not in list(prompts):  # whatever it is
         raise SourceError(f"{path} has no prompt for its default_prompt_name {default!r:.100}: {list(prompts)}")
     return {"prompts": prompts, "default_prompt_name": default}
-
-
-def _whole(length: object, folder: Path) -> int:
-    """A number of tokens; some files hold it as 512.0 or 1e30."""
-    if isinstance(length, bool) or not isinstance(length, int | float) or length % 1:
-        raise SourceError(f"{folder} states a longest text of {length!r} tokens: expected a whole number")
-    return int(length)

@@ -15,13 +15,13 @@ from export.checkpoint import Checkpoint
 from export.errors import VerificationError
 from export.int8.quantize import has_folded_form, quantize_encoder, see_ranges
 from export.int8.rows import quantize_products
-from export.parity import Tolerance
-from export.quality import measure_quality
+from export.quality import measure_quality, require_quality
 from export.runtime import CUDA, Session
 from export.tasks.definition import Threshold
 from export.tasks.registry import EXPORTS
 from export.tasks.vectors import TOKEN_OUTPUT_THRESHOLDS
 from export.texts import HELD_OUT_TEXTS, TEXTS, TextBatch, task_batches
+from export.verify import Tolerance
 from model.config_parts import Precision
 from model.encoder import Encoder
 
@@ -126,5 +126,5 @@ def judge(path: Path, checkpoint: Checkpoint, precision: Precision) -> dict[str,
     layers = checkpoint.further_outputs if checkpoint.encoder.config.task == "embedding" else {}
     quality = measure_quality(path, checkpoint.encoder, batches, layers)
     further = TOKEN_OUTPUT_THRESHOLDS[precision] if layers else ()
-    quality.check((*thresholds, *SHOWN_THRESHOLDS[precision], *further), OTHERWISE[precision])
-    return {"quality": quality.to_dict()}
+    require_quality(quality, (*thresholds, *SHOWN_THRESHOLDS[precision], *further), OTHERWISE[precision])
+    return {"quality": quality}

@@ -6,7 +6,6 @@ length 1 with all their dimensions, which is what the service answers unless a r
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,50 +31,33 @@ WITH_RANGES = ("embedding", "multi_vector")  # tasks whose vectors may be asked 
 SMALLEST_LENGTH = 1e-12  # torch.nn.functional.normalize's eps: a vector of 0 stays 0
 
 
-@dataclass(frozen=True, slots=True)
-class PrecisionQuality:
-    """What the precision cost, over held-out texts.
+def require_quality(quality: Mapping[str, Any], thresholds: Sequence[Threshold], otherwise: str) -> None:
+    """Holds the figures of a lower precision against thresholds.
 
-    Attributes:
-        texts: how many, or pairs of them.
-        figures: by name, how far the task's output is from float32's (see `export.tasks`); and of what a graph gives
-            besides: `hidden_cosine_mean`, `attention_kl_mean`, and `value_norm_difference`, relative to the mean norm.
-        attention_kl: a layer a row, a head a column: KL divergence of the graph's from the float32 attention in
-            nats, mean over queries; ragged where layers differ in heads.
+    Raises:
+        QualityError: the output is too far from float32's; the message ends with the advice `otherwise`.
     """
-
-    texts: int
-    figures: Mapping[str, float]
-    attention_kl: list[list[float]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON types, for the manifest."""
-        return {
-            "texts": self.texts,
-            **self.figures,
-            "attention_kl": [[round(value, 6) for value in heads] for heads in self.attention_kl],
-        }
-
-    def check(self, thresholds: Sequence[Threshold], otherwise: str) -> None:
-        """Holds the figures against thresholds.
-
-        Raises:
-            QualityError: the output is too far from float32's; the message ends with the advice `otherwise`.
-        """
-        if not all(threshold.holds(self.figures) for threshold in thresholds):
-            found = ", ".join(f"{name} {value:.5f}" for name, value in self.figures.items())
-            expected = ", ".join(map(str, thresholds))
-            raise QualityError(
-                f"compared with float32 over {self.texts} held-out texts: {found}; expected {expected}. {otherwise}"
-            )
+    figures = {name: value for name, value in quality.items() if isinstance(value, float)}
+    if not all(threshold.holds(figures) for threshold in thresholds):
+        found = ", ".join(f"{name} {value:.5f}" for name, value in figures.items())
+        raise QualityError(
+            f"compared with float32 over {quality['texts']} held-out texts: {found}; expected "
+            f"{', '.join(map(str, thresholds))}. {otherwise}"
+        )
 
 
 def measure_quality(
     path: Path, encoder: Encoder, batches: Sequence[TextBatch], token_layers: Mapping[str, NDArray[Any]] | None = None
-) -> PrecisionQuality:
+) -> dict[str, Any]:
     """Compares the graph at a path with the float32 encoder over batches of held-out texts.
 
     `token_layers` are an embedder's `Checkpoint.further_outputs`, whose outputs are compared too.
+
+    Returns:
+        For the manifest: the number of `texts`, or pairs; how far the task's output is from float32's (see
+        `export.tasks`); of what a graph gives besides, `hidden_cosine_mean`, `attention_kl_mean`, and
+        `value_norm_difference`, relative to the mean norm; and `attention_kl`, a layer a row, a head a column: the KL
+        divergence of the graph's from the float32 attention in nats, mean over queries.
     """
     session, config = Session(path), encoder.config
     rows: tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]] = [], []
@@ -107,7 +89,8 @@ def measure_quality(
     }
     if token_layers:
         figures |= measure_token_outputs(token_layers, *zip(*states, strict=True))
-    return PrecisionQuality(len(rows[0]), figures, [(sums / queries).tolist() for sums in divergences])
+    divergence = [[round(value, 6) for value in (sums / queries).tolist()] for sums in divergences]
+    return {"texts": len(rows[0]), **figures, "attention_kl": divergence}
 
 
 def split_by_text(output: NDArray[np.float32], lengths: list[int], *, is_per_token: bool) -> list[NDArray[np.float32]]:

@@ -13,6 +13,7 @@ Beside the network itself, verifying a large one takes (docs/models.md has what 
 
 import copy
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -133,26 +134,16 @@ def needed_bytes(weights: int, num_heads: int, longest: int) -> int:
 
 
 def available_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:
-    """Free memory as Linux counts it, at most what the container has left; None if unknown."""
-    return min((number for number in [_free(meminfo), _left(cgroup)] if number is not None), default=None)
+    """Free memory as Linux counts it, at most what the container has left; None if unknown.
 
-
-def _free(meminfo: Path) -> int | None:
-    try:
+    Files that were read count as used in a container, and go where memory is wanted.
+    """
+    found: list[int] = []
+    with suppress(OSError):
         lines = meminfo.read_text().splitlines()
-    except OSError:
-        return None
-    values = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(values[0]) * 1024 if values else None
-
-
-def _left(cgroup: Path) -> int | None:
-    """What the container has left; files that were read count as used, and go where memory is wanted."""
-    try:
-        limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        if limit == "max":
-            return None
+        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    with suppress(KeyError, OSError, ValueError):  # without a limit memory.max says "max"
+        limit, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
         stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-        return int(limit) - int(used) + int(stat["inactive_file"])
-    except (KeyError, OSError, ValueError):
-        return None
+        found.append(limit - used + int(stat["inactive_file"]))
+    return min(found, default=None)

@@ -41,7 +41,12 @@ class Session:
         self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         self.input_names = tuple(entry.name for entry in self._session.get_inputs())
         self.output_names = tuple(entry.name for entry in self._session.get_outputs())
-        self._left_out = self._nothing_asked()
+        sizes = {entry.name: entry.shape[-1] for entry in self._session.get_inputs()}
+        self._left_out: dict[str, NDArray[np.generic]] = {}  # inputs that a run may leave out: no norms, no gates
+        if NORM_LAYERS in sizes:
+            self._left_out[NORM_LAYERS] = np.zeros(sizes[NORM_LAYERS], np.bool_)
+        if HEAD_GATES in sizes:
+            self._left_out[HEAD_GATES] = np.zeros((0, sizes[HEAD_GATES]), np.float32)
 
     @staticmethod
     def available_providers() -> list[str]:
@@ -52,13 +57,3 @@ class Session:
     def run(self, inputs: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.float32]]:
         """Every output by name; without norms and gates where `inputs` do not name them."""
         return dict(zip(self.output_names, self._session.run(None, {**self._left_out, **inputs}), strict=True))
-
-    def _nothing_asked(self) -> dict[str, NDArray[np.generic]]:
-        """What is fed to the inputs that a run may leave out: no norms, no rows of gates."""
-        sizes = {entry.name: entry.shape[-1] for entry in self._session.get_inputs()}
-        made: dict[str, NDArray[np.generic]] = {}
-        if NORM_LAYERS in sizes:
-            made[NORM_LAYERS] = np.zeros(sizes[NORM_LAYERS], np.bool_)
-        if HEAD_GATES in sizes:
-            made[HEAD_GATES] = np.zeros((0, sizes[HEAD_GATES]), np.float32)
-        return made

@@ -1,10 +1,11 @@
 """From texts to what networks are fed: token ids, batches of similar length, and inputs under the graph's names."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from export.checkpoint import Checkpoint
 
 
+Row = TypeVar("Row", "TokenizedText", Encoding)
 Inputs = dict[str, NDArray[np.generic]]
 TEXTS = Path(__file__).parent / "int8" / "calibration.txt"
 HELD_OUT_TEXTS = TEXTS.with_name("held_out.txt")
@@ -71,16 +73,25 @@ def read_texts(path: Path) -> list[str]:
     Raises:
         SourceError: the file cannot be read, or holds fewer than 16 texts: ranges from so few would clip.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would cut at U+2028 inside a text too
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{path} is no UTF-8 text: {error.reason} (byte {error.start + 1})") from error
-    texts = [line.removesuffix("\r") for line in lines if line.strip()][:MOST_TEXTS]
+    texts = list(islice(each_line(path), MOST_TEXTS))
     if len(texts) < FEWEST_TEXTS:
         raise SourceError(f"{path} holds {len(texts)} texts, one a line: at least {FEWEST_TEXTS} are needed")
     return texts
+
+
+def each_line(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file that hold anything; they end at line feeds alone, so a text may hold U+2028.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="\n") as lines:
+            yield from (line.rstrip("\r\n") for line in lines if line.strip())
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path} is no UTF-8 text: {error.reason}") from error
 
 
 def make_pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -128,14 +139,10 @@ def tokenize(texts: Sequence[str], tokenizer: Tokenizer, longest: int) -> list[T
     """Every text with at least one ordinary token, cut to `longest` tokens; `place` is its index among `texts`.
 
     Raises:
-        SourceError: no ordinary token fits into `longest`, where the tokenizer would not cut at all.
+        SourceError: no ordinary token fits into `longest`.
     """
-    special = tokenizer.num_special_tokens_to_add(is_pair=False)
-    if longest <= special:
-        raise SourceError(
-            f"texts cut to {longest} tokens hold nothing but the tokenizer's {special} special ones; "
-            f"at least {special + 1} are needed"
-        )
+    if longest <= tokenizer.num_special_tokens_to_add(is_pair=False):  # the tokenizer would not cut at all
+        raise SourceError(f"texts cut to {longest} tokens hold nothing but the tokenizer's special ones")
     cutting = Tokenizer.from_str(tokenizer.to_str())
     cutting.enable_truncation(longest)
     tokenized = [_tokenized(place, text, cutting.encode(text)) for place, text in enumerate(texts)]
@@ -164,15 +171,19 @@ def count_tokens(texts: Sequence[TokenizedText]) -> Counter[int]:
 
 def batches(texts: Sequence[TokenizedText], total_heads: int) -> Iterator[TextBatch]:
     """Batches, shortest texts first, bounded in tokens and in the bytes of their attention weights."""
-    batch: list[TokenizedText] = []
-    for text in sorted(texts, key=lambda text: len(text.ids)):
-        tokens = (len(batch) + 1) * len(text.ids)
-        if batch and (tokens > MOST_BATCH_TOKENS or 4 * tokens * len(text.ids) * total_heads > MOST_WEIGHT_BYTES):
-            yield collate(batch)
+    yield from map(collate, _bounded(texts, total_heads))
+
+
+def _bounded(rows: Sequence[Row], total_heads: int) -> Iterator[list[Row]]:
+    batch: list[Row] = []
+    for row in sorted(rows, key=lambda row: len(row.ids)):
+        tokens = (len(batch) + 1) * len(row.ids)
+        if batch and (tokens > MOST_BATCH_TOKENS or 4 * tokens * len(row.ids) * total_heads > MOST_WEIGHT_BYTES):
+            yield batch
             batch = []
-        batch.append(text)
+        batch.append(row)
     if batch:
-        yield collate(batch)
+        yield batch
 
 
 def pair_batches(
@@ -181,23 +192,21 @@ def pair_batches(
     """Pairs as the tokenizer makes them, the longer text cut first, in batches of similar length."""
     cutting = Tokenizer.from_str(tokenizer.to_str())
     cutting.enable_truncation(longest, strategy="longest_first")
-    rows = sorted((cutting.encode(*pair) for pair in pairs), key=lambda row: len(row.ids))
-    size = max(1, min(MOST_BATCH_TOKENS // longest, MOST_WEIGHT_BYTES // max(1, 4 * longest**2 * total_heads)))
-    return [_collate_pairs(rows[start : start + size]) for start in range(0, len(rows), size)]
-
-
-def _collate_pairs(rows: Sequence[Encoding]) -> TextBatch:
-    ids, types = (
-        pad_sequence([torch.tensor(row, dtype=torch.int64) for row in values], batch_first=True)
-        for values in ([row.ids for row in rows], [row.type_ids for row in rows])
-    )
-    return TextBatch(ids, torch.tensor([len(row.ids) for row in rows]), token_type_ids=types)
+    made = []
+    for rows in _bounded([cutting.encode(*pair) for pair in pairs], total_heads):
+        ids, types = _pad(row.ids for row in rows), _pad(row.type_ids for row in rows)
+        made.append(TextBatch(ids, torch.tensor([len(row.ids) for row in rows]), token_type_ids=types))
+    return made
 
 
 def collate(texts: Sequence[TokenizedText]) -> TextBatch:
     """Texts as one batch, in their order."""
-    input_ids = pad_sequence([torch.from_numpy(text.ids) for text in texts], batch_first=True)
-    return TextBatch(input_ids, torch.tensor([len(text.ids) for text in texts]), tuple(texts))
+    return TextBatch(_pad(text.ids for text in texts), torch.tensor([len(text.ids) for text in texts]), tuple(texts))
+
+
+def _pad(rows: Iterable[Any]) -> Tensor:
+    """Rows of numbers, int64 [B, S], with zeros behind the shorter ones."""
+    return pad_sequence([torch.as_tensor(row, dtype=torch.int64) for row in rows], batch_first=True)
 
 
 def graph_inputs(

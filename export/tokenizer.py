@@ -74,19 +74,14 @@ def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:
         tokenizer = _overrule(tokenizer, folder) if path.is_file() else tokenizer
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # a value of another type
         raise SourceError(f"{folder}: the tokenizer's settings are malformed: {error!r:.200}") from error
-    _require_readable(RARE, tokenizer, folder)
+    try:
+        tokenizer.encode(RARE)  # some faults show only when a tokenizer meets a text
+    except Exception as error:  # the Rust side raises bare Exception
+        raise SourceError(f"{folder}: the tokenizer fails on a text such as {RARE!r}: {error}") from error
     normalizer = tokenizer.normalizer
     if do_lower_case and not (isinstance(normalizer, BertNormalizer) and normalizer.lowercase):
         tokenizer.normalizer = NormalizerSequence([Lowercase(), *([normalizer] if normalizer else [])])
     return tokenizer
-
-
-def _require_readable(text: str, tokenizer: Tokenizer, folder: Path) -> None:
-    """Some faults of a tokenizer show only when it meets a text."""
-    try:
-        tokenizer.encode(text)
-    except Exception as error:  # the Rust side raises bare Exception
-        raise SourceError(f"{folder}: the tokenizer fails on a text such as {text!r}: {error}") from error
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -116,14 +111,18 @@ def _overrule(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
         normalizer.handle_chinese_chars = settings.get("tokenize_chinese_chars", True)
         tokenizer.normalizer = normalizer
     if kind in BYTE_LEVEL_KINDS and isinstance(tokenizer.pre_tokenizer, ByteLevel):
-        tokenizer = _with_prefix(tokenizer, settings)
+        # A space in front of the text or none; offsets follow from the same setting.
+        tokenizer = _with_setting(tokenizer, "add_prefix_space", settings.get("add_prefix_space", False))
     if kind in UNIGRAM_KINDS and isinstance(tokenizer.model, Unigram):
         scheme = "always" if settings.get("add_prefix_space", True) else "never"
         tokenizer.pre_tokenizer = PreTokenizerSequence([WhitespaceSplit(), Metaspace(prepend_scheme=scheme)])
     for entry in (settings.get("added_tokens_decoder") or {}).values():
         tokenizer.add_tokens([AddedToken(**entry)])  # known, as checked above: other flags take the place of its own
     named = _named_tokens(kind, settings, folder)
-    _add_named(tokenizer, named)
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    for token in named.values():  # one that is held as a piece stays whole; one that is no piece has no embedding
+        if token.content not in known and tokenizer.token_to_id(token.content) is not None:
+            tokenizer.add_special_tokens([token])
     _require_ends(tokenizer, kind, named, folder)
     return tokenizer
 
@@ -144,14 +143,6 @@ def _named_tokens(kind: str, settings: Mapping[str, Any], folder: Path) -> dict[
     return named
 
 
-def _add_named(tokenizer: Tokenizer, named: Mapping[str, AddedToken]) -> None:
-    """Special tokens that tokenizer.json holds as pieces only: where a text holds one, it stays whole."""
-    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    for token in named.values():  # one that is no piece would get an id that no embedding has
-        if token.content not in known and tokenizer.token_to_id(token.content) is not None:
-            tokenizer.add_special_tokens([token])
-
-
 def _require_ends(tokenizer: Tokenizer, kind: str, named: Mapping[str, AddedToken], folder: Path) -> None:
     """Refuses a tokenizer.json that puts other tokens around a text than its class in `transformers` would."""
     if kind not in SPECIAL:
@@ -165,15 +156,12 @@ def _require_ends(tokenizer: Tokenizer, kind: str, named: Mapping[str, AddedToke
         )
 
 
-def _with_prefix(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> Tokenizer:
-    """Byte-level pieces with or without a space put in front of the text; its offsets follow from the same setting."""
-    prefix = settings.get("add_prefix_space", False)
-    if not isinstance(prefix, bool):
-        raise TypeError(f"add_prefix_space is {prefix!r:.100}")
+def _with_setting(tokenizer: Tokenizer, name: str, value: object) -> Tokenizer:
+    """The tokenizer with another value of a setting wherever its pre-tokenizer or post-processor has it."""
     described = json.loads(tokenizer.to_str())
-    for part in (described["pre_tokenizer"], described["post_processor"] or {}):
-        if "add_prefix_space" in part:
-            part["add_prefix_space"] = prefix
+    for part in ("pre_tokenizer", "post_processor"):
+        text = json.dumps(described[part])
+        described[part] = json.loads(text, object_hook=lambda held: held | {name: value} if name in held else held)
     return Tokenizer.from_str(json.dumps(described))
 
 
@@ -199,7 +187,11 @@ def build_tokenizer(folder: Path) -> Tokenizer:
     elif kind in BYTE_LEVEL_KINDS and present.issuperset(BYTE_LEVEL):
         tokenizer, special = _byte_level(folder, settings)
     else:
-        raise SourceError(_missing(folder, kind, present))
+        found = sorted(name for name in present if name.endswith((".model", ".spm", *WORDPIECE, *BYTE_LEVEL)))
+        raise SourceError(
+            f"{folder / 'tokenizer.json'} is missing, and {', '.join(found) or 'nothing else'} of a {kind} tokenizer "
+            f"cannot be converted exactly here: {SAVE_FAST}"
+        )
     refuse_added_tokens(folder, settings, {token.content for token in special})
     tokenizer.add_special_tokens(special)
     return tokenizer
@@ -212,22 +204,8 @@ def tokenizer_kind(settings: Mapping[str, Any], config: Mapping[str, Any]) -> st
     return name.lower() or str(config.get("model_type"))
 
 
-def _missing(folder: Path, kind: str, present: set[str]) -> str:
-    pieces = sorted(name for name in present if name.endswith((".model", ".spm")))
-    if pieces:
-        found = f"there is {pieces[0]}, which cannot be converted here without risk"
-    elif found_files := sorted(present & {*WORDPIECE, *BYTE_LEVEL}):
-        found = f"{', '.join(found_files)} of a {kind} tokenizer cannot be converted exactly here"
-    else:
-        found = "and there is no vocabulary either"
-    return f"{folder / 'tokenizer.json'} is missing, {found}: {SAVE_FAST}"
-
-
 def _wordpiece(folder: Path, settings: Mapping[str, Any]) -> tuple[Tokenizer, list[AddedToken]]:
-    try:
-        lines = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{folder / 'vocab.txt'} is no UTF-8 text: {error}") from error
+    lines = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
     vocabulary = {token: index for index, token in enumerate(lines) if token or index + 1 < len(lines)}
     if settings.get("do_basic_tokenize") is False or settings.get("never_split"):
         raise SourceError(f"{folder}: do_basic_tokenize and never_split cannot be converted exactly; {SAVE_FAST}")
@@ -305,8 +283,12 @@ def prepare_pairs(tokenizer: Tokenizer, folder: Path, *, has_types: bool) -> tup
     settings = read_json(folder / "tokenizer_config.json", optional=True)
     kind = tokenizer_kind(settings, read_json(folder / "config.json", optional=True))
     _require_template(tokenizer, kind, folder)
-    if has_types and not _gives_types(settings, kind):
-        tokenizer = _without_types(tokenizer)
+    named = settings.get("model_input_names")
+    gives_types = "token_type_ids" in named if isinstance(named, list) else kind in GIVE_TYPES
+    if has_types and not gives_types:
+        tokenizer = _with_setting(tokenizer, "type_id", 0)
+        if any(tokenizer.encode("a", "a").type_ids):
+            raise UnsupportedModel("the network's tokenizer gives no token types, and tokenizer.json does")
     elif has_types and kind in GIVE_TYPES and tokenizer.encode("", "").type_ids != [0, 0, 1]:
         raise UnsupportedModel(
             f"{folder}: tokenizer.json gives a pair's parts the token types {tokenizer.encode('', '').type_ids}, "
@@ -343,34 +325,3 @@ def _require_template(tokenizer: Tokenizer, kind: str, folder: Path) -> None:
             f"{folder}: tokenizer.json puts {' '.join(found) or 'nothing'} around a pair, its class in `transformers` "
             f"{' '.join(expected)}: which is right?"
         )
-
-
-def _gives_types(settings: dict[str, Any], kind: str) -> bool:
-    """Whether the original's tokenizer tells the network which text a token is of."""
-    named = settings.get("model_input_names")
-    return "token_type_ids" in named if isinstance(named, list) else kind in GIVE_TYPES
-
-
-def _without_types(tokenizer: Tokenizer) -> Tokenizer:
-    """The same tokens, all of type 0."""
-    described = json.loads(tokenizer.to_str())
-    if described["post_processor"] is not None:
-        _clear_types(described["post_processor"])
-    made = Tokenizer.from_str(json.dumps(described))
-    if any(made.encode("a", "a").type_ids):
-        raise UnsupportedModel(
-            "the network has token types, which its tokenizer does not give, and tokenizer.json does"
-        )
-    return made
-
-
-def _clear_types(part: Any) -> None:
-    """Sets every `type_id` of a post-processor to 0, however deep it stands."""
-    if isinstance(part, dict):
-        if "type_id" in part:
-            part["type_id"] = 0
-        for value in part.values():
-            _clear_types(value)
-    elif isinstance(part, list):
-        for value in part:
-            _clear_types(value)

@@ -6,6 +6,7 @@ It knows files and names; which name means what is a family's business.
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -62,12 +63,11 @@ def _load_pickle(file: Path) -> dict[str, Tensor]:
         raise SourceError(
             f"{file} is no file of weights: torch.load(weights_only=True) refuses it ({type(error).__name__})"
         ) from error
-    kinds = {type(value).__name__ for value in held.values()} if isinstance(held, dict) else {type(held).__name__}
-    if not isinstance(held, dict) or kinds - {"Tensor", "Parameter"} or not all(isinstance(name, str) for name in held):
-        raise SourceError(f"{file} holds {', '.join(sorted(kinds))}: expected tensors by name and nothing else")
-    if odd := [name for name, tensor in held.items() if tensor.layout != torch.strided or tensor.device.type != "cpu"]:
-        raise SourceError(f"{file} holds {odd[0]}, which is no plain tensor")
-    return {name: tensor.detach() for name, tensor in held.items()}
+    named: dict[Any, Any] = held if isinstance(held, dict) else {None: held}
+    for name, value in named.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor) or value.layout != torch.strided:
+            raise SourceError(f"{file} holds {name}, a {type(value).__name__}: expected plain tensors by name, no more")
+    return {name: tensor.detach() for name, tensor in named.items()}
 
 
 def _weight_files(folder: Path, *, allows_pickles: bool) -> list[Path]:
@@ -76,17 +76,12 @@ def _weight_files(folder: Path, *, allows_pickles: bool) -> list[Path]:
         if (folder / single).is_file():
             return [folder / single]
         if index.is_file():
-            shards = _read_index(index)
+            try:
+                shards = sorted({str(name) for name in json.loads(index.read_bytes())["weight_map"].values()})
+            except (OSError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+                raise SourceError(f"{index} is malformed: {error!r:.200}") from error
             if outside := [shard for shard in shards if Path(shard).name != shard]:
                 raise SourceError(f"{index} names {outside[0]}, which is outside the folder")
             return [folder / shard for shard in shards]
     require_safetensors([path.name for path in folder.iterdir()], str(folder))
     raise SourceError(f"{folder} has no {SINGLE}")
-
-
-def _read_index(path: Path) -> list[str]:
-    """The names of the shards, in order."""
-    try:
-        return sorted({str(name) for name in json.loads(path.read_bytes())["weight_map"].values()})
-    except (OSError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise SourceError(f"{path} is malformed: {error!r:.200}") from error

@@ -12,7 +12,7 @@ from typing import Any
 
 from export.checkpoint import Checkpoint, require_embedding
 from export.heads.subject import find_subject
-from export.pruning.driver import PruningRequest, prune
+from export.pruning.driver import prune
 from export.texts import batches, tokenize
 from model.config import EncoderConfig
 from model.encoder import Encoder
@@ -155,7 +155,7 @@ def _choose_heads(
 
 def _choose_by_quality(whole: Checkpoint, lose: float, pairs: Path | None) -> tuple[Places, str]:
     """As many heads as cost at most `lose` points, chosen as an export chooses them."""
-    record = prune(whole, PruningRequest(lose=lose, pairs=pairs, with_curve=False)).record
+    record = prune(whole, lose=lose, pairs=pairs, with_curve=False).record
     if not record["removed"]:
         raise RunError(f"no head can go for {lose:g} points: allow more, or give a share with --remove")
     return record["removed"], record["definition"]

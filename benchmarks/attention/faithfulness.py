@@ -25,7 +25,7 @@ from benchmarks.peers.peers import XPLAINSIM, start_worker
 from benchmarks.peers.worker import Task
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.heads.corpus import read_pairs
-from export.pruning.driver import PruningRequest, prune
+from export.pruning.driver import prune
 from export.sources import find_folder
 from model.analysis.arrays import Float64Array
 from model.analysis.contributions import pooled_parts, token_shares
@@ -198,7 +198,7 @@ def main() -> None:
     torch.manual_seed(0)
     checkpoint = read_checkpoint(find_folder(arguments.source))
     if arguments.prune_heads is not None:
-        checkpoint = prune(checkpoint, PruningRequest(share=arguments.prune_heads, with_curve=False)).checkpoint
+        checkpoint = prune(checkpoint, share=arguments.prune_heads, with_curve=False).checkpoint
     encoder = checkpoint.encoder.use("eager")
     if encoder.config.pooling == "max" or (encoder.config.output_size != 1 and encoder.config.task != "embedding"):
         raise CannotMeasure("an embedder or a cross-encoder of one label is measured, without maximum pooling")

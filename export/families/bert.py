@@ -13,17 +13,13 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.families.family import (
-    BIASED,
-    DECODER,
-    DENSE,
+    ACTIVATIONS,
     ENCODER,
     ENCODER_ONLY,
-    NORM,
-    OUTPUT,
     Family,
     TaskLayers,
-    fixed,
-    read_activation,
+    choose,
+    require_settings,
     share_layers,
 )
 from model.config import EncoderConfig, Pooling
@@ -63,16 +59,33 @@ BERT_SETTINGS: Mapping[str, Any] = {
 CAUSAL: Mapping[str, tuple[object, ...]] = {"is_causal": (False, None)}  # no part of these networks is
 BERT_PREFIXES = ("bert.", "model.")
 BERT_IGNORED = ("pooler.", "cls.", "classifier.", "qa_outputs.", "embeddings.position_ids")
-OUT_PROJ: Mapping[str, str] = {"classifier.dense": DENSE, "classifier.out_proj": OUTPUT}  # of ELECTRA and RoBERTa
-BERT_CLASSIFIER = TaskLayers({"pooler.dense": DENSE, "classifier": OUTPUT}, fixed(dense_activation="tanh"))
+OUT_PROJ: Mapping[str, str] = {"classifier.dense": "dense", "classifier.out_proj": "output"}  # of ELECTRA and RoBERTa
+
+
+def tanh(_: Mapping[str, Any]) -> dict[str, Any]:
+    """Between a classifier's two layers."""
+    return {"dense_activation": "tanh"}
+
+
+def gelu(_: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, whatever config.json says."""
+    return {"dense_activation": "gelu"}
+
+
+def hidden_act(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as between the feed-forward's two layers."""
+    return {"dense_activation": choose(config, "hidden_act", ACTIVATIONS)}
+
+
+BERT_CLASSIFIER = TaskLayers({"pooler.dense": "dense", "classifier": "output"}, tanh)
 BERT_MASKED_LM = TaskLayers(
     {
-        "cls.predictions.transform.dense": DENSE,
-        "cls.predictions.transform.LayerNorm": NORM,
-        "cls.predictions.decoder": DECODER,
-        "cls.predictions": BIASED,
+        "cls.predictions.transform.dense": "dense",
+        "cls.predictions.transform.LayerNorm": "norm",
+        "cls.predictions.decoder": "decoder",
+        "cls.predictions": "",
     },
-    lambda config: {"dense_activation": read_activation(config, "hidden_act")},
+    hidden_act,
 )
 
 
@@ -82,10 +95,7 @@ def read_bert(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     Raises:
         UnsupportedModel: a setting that makes it another network than the one built here.
     """
-    if config.get("position_embedding_type") not in {None, "absolute"}:
-        raise UnsupportedModel(f"position_embedding_type {config['position_embedding_type']!r}: absolute is supported")
-    if config.get("is_decoder") or config.get("add_cross_attention"):
-        raise UnsupportedModel("a decoder is no encoder: is_decoder and add_cross_attention must be false")
+    require_settings(config, {"position_embedding_type": ("absolute", None), **ENCODER_ONLY})
     heads = config["num_attention_heads"]
     if config["hidden_size"] % heads:
         raise UnsupportedModel(f"hidden_size {config['hidden_size']} is not a multiple of {heads} heads")
@@ -102,7 +112,7 @@ def read_bert(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
         intermediate_size=config["intermediate_size"],
         max_positions=config["max_position_embeddings"],
         type_vocab_size=config["type_vocab_size"],
-        activation=read_activation(config, "hidden_act"),
+        activation=choose(config, "hidden_act", ACTIVATIONS),
         norm_eps=config["layer_norm_eps"],
         pooling=pooling,
     )
@@ -121,14 +131,6 @@ BERT = Family(
 )
 
 
-DISTILBERT_NORM_EPS = 1e-12  # written into its code, not into config.json
-DISTILBERT_SETTINGS: Mapping[str, str] = {
-    "hidden_size": "dim",
-    "num_attention_heads": "n_heads",
-    "num_hidden_layers": "n_layers",
-    "intermediate_size": "hidden_dim",
-    "hidden_act": "activation",
-}
 DISTILBERT_NAMES: Mapping[str, str] = {
     "embeddings.word_embeddings": "embeddings.token",
     "embeddings.position_embeddings": "embeddings.position",
@@ -144,51 +146,38 @@ DISTILBERT_NAMES: Mapping[str, str] = {
 }
 
 
-def _read_distilbert_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    renamed = {ours: config[theirs] for ours, theirs in DISTILBERT_SETTINGS.items()}
-    settings = {**config, **renamed, "type_vocab_size": 0, "layer_norm_eps": DISTILBERT_NORM_EPS}
-    return read_bert(settings, pooling)
-
-
 DISTILBERT = Family(
     model_types=("distilbert",),
     settings={
+        **{name: value for name, value in COMMON.items() if name != "layer_norm_eps"},
         "vocab_size": 30522,
-        "dim": 768,
-        "n_heads": 12,
-        "n_layers": 6,
-        "hidden_dim": 3072,
-        "activation": "gelu",
-        "max_position_embeddings": 512,
+        "num_hidden_layers": 6,
         "pruned_heads": None,
         "position_embedding_type": "absolute",
     },
     requires={**CAUSAL, **ENCODER_ONLY},
     # The last only makes the table, which is stored.
     unread=("qa_dropout", "tie_weights_", "seq_classif_dropout", "sinusoidal_pos_embds"),
-    aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
+    aliases={
+        "dim": "hidden_size",
+        "n_heads": "num_attention_heads",
+        "n_layers": "num_hidden_layers",
+        "hidden_dim": "intermediate_size",
+        "activation": "hidden_act",
+    },
     names=DISTILBERT_NAMES,
     prefixes=("distilbert.", "model."),
     ignored=(
         *("vocab_transform.", "vocab_layer_norm.", "vocab_projector.", "pre_classifier.", "classifier."),
         "qa_outputs.",
     ),
-    classifier=TaskLayers({"pre_classifier": DENSE, "classifier": OUTPUT}, fixed(dense_activation="relu")),
+    classifier=TaskLayers({"pre_classifier": "dense", "classifier": "output"}, lambda _: {"dense_activation": "relu"}),
     masked_lm=TaskLayers(
-        {"vocab_transform": DENSE, "vocab_layer_norm": NORM, "vocab_projector": DECODER},
-        lambda config: {"dense_activation": read_activation(config, "activation")},
+        {"vocab_transform": "dense", "vocab_layer_norm": "norm", "vocab_projector": "decoder"}, hidden_act
     ),
-    read_config=_read_distilbert_config,
+    # The last is written into its code, not into config.json.
+    read_config=lambda config, pooling: read_bert({**config, "type_vocab_size": 0, "layer_norm_eps": 1e-12}, pooling),
 )
-
-
-ELECTRA_NAMES: Mapping[str, str] = {**BERT_NAMES, "embeddings_project": "embeddings.to_hidden"}
-
-
-def _read_electra_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    read = read_bert(config, pooling)
-    width = config["embedding_size"]
-    return replace(read, token_size=0 if width == read.hidden_size else width)
 
 
 ELECTRA = Family(
@@ -201,18 +190,25 @@ ELECTRA = Family(
         "intermediate_size": 1024,
     },
     requires=CAUSAL,
-    names=ELECTRA_NAMES,
+    names={**BERT_NAMES, "embeddings_project": "embeddings.to_hidden"},
     prefixes=("electra.", "model."),
     ignored=(
         *("discriminator_predictions.", "generator_predictions.", "generator_lm_head.", "classifier.", "qa_outputs."),
         *("sequence_summary.", "embeddings.position_ids"),
     ),
-    classifier=TaskLayers(OUT_PROJ, fixed(dense_activation="gelu")),
+    classifier=TaskLayers(OUT_PROJ, gelu),
     masked_lm=TaskLayers(
-        {"generator_predictions.dense": DENSE, "generator_predictions.LayerNorm": NORM, "generator_lm_head": DECODER},
-        fixed(dense_activation="gelu"),
+        {
+            "generator_predictions.dense": "dense",
+            "generator_predictions.LayerNorm": "norm",
+            "generator_lm_head": "decoder",
+        },
+        gelu,
     ),
-    read_config=_read_electra_config,
+    read_config=lambda config, pooling: replace(
+        read_bert(config, pooling),
+        token_size=0 if config["embedding_size"] == config["hidden_size"] else config["embedding_size"],
+    ),
 )
 
 
@@ -282,15 +278,15 @@ ALBERT = Family(
     names=ALBERT_NAMES,
     prefixes=("albert.", "model."),
     ignored=("pooler.", "predictions.", "sop_classifier.", "classifier.", "qa_outputs.", "embeddings.position_ids"),
-    classifier=TaskLayers({"pooler": DENSE, "classifier": OUTPUT}, fixed(dense_activation="tanh")),
+    classifier=TaskLayers({"pooler": "dense", "classifier": "output"}, tanh),
     masked_lm=TaskLayers(
         {
-            "predictions.dense": DENSE,
-            "predictions.LayerNorm": NORM,
-            "predictions.decoder": DECODER,
-            "predictions": BIASED,
+            "predictions.dense": "dense",
+            "predictions.LayerNorm": "norm",
+            "predictions.decoder": "decoder",
+            "predictions": "",
         },
-        lambda config: {"dense_activation": read_activation(config, "hidden_act")},
+        hidden_act,
     ),
     read_config=_read_albert_config,
     prepare=_name_albert_layers,

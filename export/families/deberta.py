@@ -2,7 +2,8 @@
 
 Beside content with content, queries meet a key for their distance, and keys a query for it. The vectors of distances
 are projected once, at export, so each layer has a table of keys and one of queries. Versions 2 and 3 are one network;
-v3 shares these projections with the content's. The convolution of deberta-v2-xlarge and -xxlarge is refused.
+v3 shares these projections with the content's. deberta-v2-xlarge and -xxlarge have a convolution behind the first
+layer (`conv_kernel_size`), which is refused.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.families.bert import BERT_NAMES, CAUSAL, COMMON, read_bert
-from export.families.family import ACTIVATIONS, DENSE, ENCODER_ONLY, OUTPUT, REQUIRED, Family, TaskLayers
+from export.families.family import ACTIVATIONS, ENCODER_ONLY, Family, TaskLayers, choose
 from model.config import EncoderConfig, Pooling, PositionScore
 from model.config_parts import LayerActivation
 
@@ -52,21 +53,8 @@ def _furthest(config: Mapping[str, Any]) -> int:
     return config["max_position_embeddings"] if furthest < 1 else furthest
 
 
-def _has_norm(config: Mapping[str, Any]) -> bool:
-    return "layer_norm" in [part.strip() for part in config["norm_rel_ebd"].lower().split("|")]
-
-
 def _read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    if config.get("conv_kernel_size", 0):
-        raise UnsupportedModel(
-            f"conv_kernel_size {config['conv_kernel_size']}: a convolution behind the first layer, as "
-            "deberta-v2-xlarge and -xxlarge have, is not supported"
-        )
-    read = read_bert(config, pooling)
-    size, terms = read.hidden_size, _terms(config)
-    for name, expected in (("embedding_size", size), ("pooler_hidden_size", size), ("attention_head_size", read.d_k)):
-        if config.get(name, expected) != expected:
-            raise UnsupportedModel(f"{name} {config[name]!r}: {expected} is supported")
+    read, terms = read_bert(config, pooling), _terms(config)
     read = replace(
         read,
         positions="learned" if config["position_biased_input"] else "none",
@@ -96,33 +84,20 @@ def _project_distances(state: dict[str, Tensor], config: Mapping[str, Any]) -> d
         for kind in terms:
             own, shared, ours = PROJECTIONS[kind]
             name = f"layers.{layer}.attention.{shared if config['share_att_key'] else own}"
-            weight, bias = (_take(state, f"{name}.{part}") for part in ("weight", "bias"))
+            weight, bias = (state[f"{name}.{part}"].double() for part in ("weight", "bias"))
             made[f"layers.{layer}.attention.{ours}.weight"] = (weight @ vectors.T + bias[:, None]).float()
     return made
 
 
-def _take(state: Mapping[str, Tensor], name: str) -> Tensor:
-    if name not in state:
-        raise UnsupportedModel(f"the checkpoint has no {name}, which its distances need")
-    return state[name].double()
-
-
 def _distances(state: Mapping[str, Tensor], config: Mapping[str, Any]) -> Tensor:
     """The vectors of distances, [rows, D] in float64, normed if the network norms them."""
-    vectors = _take(state, TABLE)
+    vectors = state[TABLE].double()
     if len(vectors) != 2 * _span(config):
         raise UnsupportedModel(f"rel_embeddings has {len(vectors)} rows: expected {2 * _span(config)}")
-    if not _has_norm(config):
+    if "layer_norm" not in [part.strip() for part in config["norm_rel_ebd"].lower().split("|")]:
         return vectors
-    weight, bias = (_take(state, f"{NORM}.{part}") for part in ("weight", "bias"))
+    weight, bias = (state[f"{NORM}.{part}"].double() for part in ("weight", "bias"))
     return torch.nn.functional.layer_norm(vectors, weight.shape, weight, bias, config["layer_norm_eps"])
-
-
-def _read_pooler(config: Mapping[str, Any]) -> dict[str, Any]:
-    kind = config["pooler_hidden_act"]
-    if kind not in POOLER_ACTIVATIONS:
-        raise UnsupportedModel(f"pooler_hidden_act {kind!r}: one of {', '.join(POOLER_ACTIVATIONS)} is supported")
-    return {"dense_activation": POOLER_ACTIVATIONS[kind]}
 
 
 DEBERTA = Family(
@@ -144,20 +119,22 @@ DEBERTA = Family(
         "norm_rel_ebd": "none",
         "pos_att_type": None,
         "pooler_hidden_act": "gelu",
-        "conv_kernel_size": 0,
-        "embedding_size": REQUIRED,
-        "pooler_hidden_size": REQUIRED,
-        "attention_head_size": REQUIRED,
     },
-    requires={**CAUSAL, **ENCODER_ONLY, "pruned_heads": (None, {})},
-    unread=("pooler_dropout", "cls_dropout", "legacy", "conv_act", "conv_groups", "position_embedding_type"),
+    requires={**CAUSAL, **ENCODER_ONLY, "pruned_heads": (None, {}), "conv_kernel_size": (0,)},
+    unread=(
+        *("pooler_dropout", "cls_dropout", "legacy", "conv_act", "conv_groups", "position_embedding_type"),
+        *("embedding_size", "pooler_hidden_size", "attention_head_size"),  # weights of other sizes do not fit
+    ),
     names=NAMES,
     prefixes=("deberta.", "model."),
     ignored=(
         *("pooler.", "cls.", "lm_predictions.", "mask_predictions.", "classifier.", "qa_outputs."),
         "embeddings.position_ids",
     ),
-    classifier=TaskLayers({"pooler.dense": DENSE, "classifier": OUTPUT}, _read_pooler),
+    classifier=TaskLayers(
+        {"pooler.dense": "dense", "classifier": "output"},
+        lambda config: {"dense_activation": choose(config, "pooler_hidden_act", POOLER_ACTIVATIONS)},
+    ),
     read_config=_read_config,
     finish=_project_distances,
 )

@@ -12,16 +12,14 @@ from typing import Any
 
 from export.errors import UnsupportedModel
 from export.families.family import (
-    DENSE,
-    OUTPUT,
+    ACTIVATIONS,
     REQUIRED,
     TRANSFORMERS_LAYER,
     WHOLE_ROTATION,
     Family,
     TaskLayers,
-    fixed,
+    choose,
     local_layers,
-    read_activation,
 )
 from export.families.rope import Rope, find_rope
 from model.config import EncoderConfig, Pooling
@@ -46,6 +44,9 @@ SETTINGS: Mapping[str, Any] = {
     "hidden_act": "silu",
     "max_position_embeddings": 32768,
     "attention_bias": False,
+    "rms_norm_eps": 1e-6,
+    "num_key_value_heads": None,
+    "head_dim": None,
     "rope_theta": REQUIRED,
     **dict.fromkeys(("rope_parameters", "rope_scaling")),
 }
@@ -75,7 +76,7 @@ def read_decoder(
         d_v=head_size,
         intermediate_size=config["intermediate_size"],
         max_positions=config["max_position_embeddings"],
-        activation=read_activation(config, activation),
+        activation=choose(config, activation, ACTIVATIONS),
         gated=True,
         **{"up_bias": False, "down_bias": False, "attention_bias": has_bias, "output_bias": has_bias, **settings},
         norm="rms_norm",
@@ -95,11 +96,6 @@ def count_layers(config: Mapping[str, Any]) -> int:
     layers: int = config["num_hidden_layers"]
     require("num_hidden_layers", layers, minimum=1, maximum=MOST_LAYERS)
     return layers
-
-
-def _read_llama_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    has_bias = config["mlp_bias"]
-    return _windowed(config, pooling, (), up_bias=has_bias, down_bias=has_bias)
 
 
 def _read_mistral_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
@@ -133,7 +129,6 @@ QWEN3 = Family(
         "vocab_size": 151936,
         "num_key_value_heads": 32,
         "head_dim": 128,
-        "rms_norm_eps": 1e-6,
         "is_causal": True,
         "use_sliding_window": False,
         "sliding_window": None,
@@ -144,8 +139,8 @@ QWEN3 = Family(
     names=NAMES,
     prefixes=PREFIXES,
     ignored=("lm_head.", "score."),
-    classifier=TaskLayers({"score": OUTPUT}, fixed(dense_activation=None, pooling="last")),
-    token_classifier=TaskLayers({"score": OUTPUT}, fixed(dense_activation=None)),
+    classifier=TaskLayers({"score": "output"}, lambda _: {"dense_activation": None, "pooling": "last"}),
+    token_classifier=TaskLayers({"score": "output"}, lambda _: {"dense_activation": None}),
     read_config=lambda config, pooling: _windowed(config, pooling, _qwen_windows(config), query_key_norm=True),
 )
 
@@ -167,13 +162,12 @@ LLAMA = replace(
         "vocab_size": 32000,
         "intermediate_size": 11008,
         "max_position_embeddings": 2048,
-        "num_key_value_heads": None,
-        "head_dim": None,
-        "rms_norm_eps": 1e-6,
         "mlp_bias": False,
         "is_causal": True,
     },
-    read_config=_read_llama_config,
+    read_config=lambda config, pooling: _windowed(
+        config, pooling, (), up_bias=config["mlp_bias"], down_bias=config["mlp_bias"]
+    ),
 )
 
 MISTRAL = replace(
@@ -185,8 +179,6 @@ MISTRAL = replace(
         "intermediate_size": 14336,
         "max_position_embeddings": 131072,
         "num_key_value_heads": 8,
-        "head_dim": None,
-        "rms_norm_eps": 1e-6,
         "sliding_window": 4096,
         "is_causal": True,
     },
@@ -195,18 +187,6 @@ MISTRAL = replace(
 
 
 EUROBERT_POOLINGS: Mapping[str, Pooling] = {"bos": "cls", "mean": "mean"}
-
-
-def _read_eurobert_classifier(config: Mapping[str, Any]) -> dict[str, Any]:
-    kind = config.get("classifier_pooling", "late")
-    if kind not in EUROBERT_POOLINGS:
-        raise UnsupportedModel(f"classifier_pooling {kind!r}: one of {', '.join(EUROBERT_POOLINGS)} is supported")
-    return {"dense_activation": "gelu", "pooling": EUROBERT_POOLINGS[kind]}
-
-
-def _read_eurobert_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    has_bias = config.get("mlp_bias", False)
-    return read_decoder(config, pooling, find_rope(config, 10000.0), up_bias=has_bias, down_bias=has_bias)
 
 
 EUROBERT = Family(
@@ -218,8 +198,6 @@ EUROBERT = Family(
         "intermediate_size": 3072,
         "max_position_embeddings": 8192,
         **dict.fromkeys(("num_hidden_layers", "num_attention_heads"), 12),
-        "num_key_value_heads": None,
-        "head_dim": None,
         "rms_norm_eps": 1e-5,
         "mlp_bias": False,
         "classifier_pooling": "late",
@@ -230,8 +208,16 @@ EUROBERT = Family(
     prefixes=PREFIXES,
     remote_classes=("EuroBert",),
     ignored=("lm_head.", "dense.", "classifier."),
-    classifier=TaskLayers({"dense": DENSE, "classifier": OUTPUT}, _read_eurobert_classifier),
-    read_config=_read_eurobert_config,
+    classifier=TaskLayers(
+        {"dense": "dense", "classifier": "output"},
+        lambda config: {
+            "dense_activation": "gelu",
+            "pooling": choose(config, "classifier_pooling", EUROBERT_POOLINGS),
+        },
+    ),
+    read_config=lambda config, pooling: read_decoder(
+        config, pooling, find_rope(config, 10000.0), up_bias=config["mlp_bias"], down_bias=config["mlp_bias"]
+    ),
 )
 
 JINA_V5: Mapping[bool, Family] = {  # by `is_decoder`: the models -small and -nano, with adapters

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from export.errors import UnsupportedModel
 from model.config import Activation, EncoderConfig, Pooling
 
+Choice = TypeVar("Choice")
 QKV = ("layers.{}.attention.query", "layers.{}.attention.key", "layers.{}.attention.value")
 TRANSFORMERS_LAYER: Mapping[str, str] = {  # as `transformers` names modules where a family's own code named them first
     "layers.{}.self_attn.q_proj": QKV[0],
@@ -34,10 +35,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 }
 FREQUENCIES = re.compile(r"(^|\.)rotary_emb\w*\.(\w*inv_freq|cos_cached|sin_cached)$")  # computed, not learned
 OLD_NORM_NAMES: Mapping[str, str] = {"gamma": "weight", "beta": "bias"}  # TensorFlow's, in early conversions
-DENSE, NORM, OUTPUT, DECODER = (f"task_layers.{part}" for part in ("dense", "norm", "output", "decoder"))
-BIASED = "task_layers"  # holds a bias of its own
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
-ReadSettings = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +43,16 @@ class TaskLayers:
     """The layers of `...ForSequenceClassification`, `...ForTokenClassification` or `...ForMaskedLM`.
 
     Attributes:
-        names: module name in the checkpoint -> module name in the encoder (`model.tasks`).
+        names: module name in the checkpoint -> name of the task's layer (`model.tasks`); empty if the module itself
+            holds the bias.
         read_settings: from config.json to what the settings of the task have to say about those layers.
     """
 
     names: Mapping[str, str]
-    read_settings: ReadSettings
+    read_settings: Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
-def fixed(**settings: Any) -> ReadSettings:
-    """Settings that are constants in the family's code."""
-
-    def read(config: Mapping[str, Any]) -> dict[str, Any]:
-        del config
-        return dict(settings)
-
-    return read
-
-
-TOKEN_CLASSIFIER = TaskLayers({"classifier": OUTPUT}, fixed(dense_activation=None))  # of most families
+TOKEN_CLASSIFIER = TaskLayers({"classifier": "output"}, lambda _: {"dense_activation": None})  # of most families
 REQUIRED = ...  # instead of a default: config.json has to say it, or the family's code knows what to do without
 # Settings that change no number of an encoder in evaluation, of any family: names, training, generation, the tokenizer.
 UNREAD = frozenset(
@@ -114,6 +103,7 @@ class Family:
         token_classifier: the layers of its class for labels on tokens; None if it has none.
         masked_lm: the layers of its class for masked language models.
         remote_classes: beginnings of the names of classes, of a model's own code, that compute the same.
+        own_setting: a setting that only the model's own code writes, whose layers for tasks are not reproduced.
     """
 
     model_types: tuple[str, ...]
@@ -131,6 +121,7 @@ class Family:
     token_classifier: TaskLayers | None = TOKEN_CLASSIFIER
     masked_lm: TaskLayers | None = None
     remote_classes: tuple[str, ...] = ()
+    own_setting: str = ""
 
     def settle(self, config: Mapping[str, Any], *, compared: bool) -> dict[str, Any]:
         """config.json with one name for each setting, and the library's values for those that it leaves out.
@@ -143,10 +134,8 @@ class Family:
         """
         settled = {**config}
         for alias, name in self.aliases.items():
-            if alias in settled and settled.setdefault(name, settled[alias]) != settled[alias]:
-                raise UnsupportedModel(
-                    f"config.json says {alias} {settled[alias]!r} and {name} {settled[name]!r}: which is right?"
-                )
+            if alias in settled:
+                require_agreement({alias: settled[alias], name: settled.setdefault(name, settled[alias])})
         require_settings(settled, self.requires)
         if settled.get("quantization_config"):
             raise UnsupportedModel("its weights are quantised (quantization_config): name the checkpoint they are from")
@@ -168,7 +157,10 @@ class Family:
         named = dict(given)
         if self.names is not None:
             named = rename(given, self.names, prefixes=self.prefixes, ignored=self.ignored)
-        return self.finish(named, config) if self.finish else named
+        try:
+            return self.finish(named, config) if self.finish else named
+        except KeyError as missing:
+            raise UnsupportedModel(f"the checkpoint has no {missing}, which joins other tensors") from missing
 
 
 def rename(
@@ -188,8 +180,8 @@ def rename(
         ignored: beginnings of names that have no part in an encoding (heads of the pre-training tasks).
 
     Raises:
-        UnsupportedModel: a tensor is in neither table: the network has a part that this version does not know; or its
-            rows do not divide, or two tensors have one meaning.
+        UnsupportedModel: a tensor is in neither table: the network has a part that this version does not know; or two
+            tensors have one meaning.
     """
     rules = [(re.compile(re.escape(theirs).replace(r"\{\}", r"(\d+)")), ours) for theirs, ours in names.items()]
     renamed: dict[str, Tensor] = {}
@@ -202,7 +194,8 @@ def rename(
         if not (modules := _ours(module, rules)):
             unknown.append(full_name)
             continue
-        for ours, part in zip(modules, _divide(full_name, tensor, len(modules)), strict=True):
+        parts = [part.clone() for part in tensor.tensor_split(len(modules))] if len(modules) > 1 else [tensor]
+        for ours, part in zip(modules, parts, strict=True):
             our_name = f"{ours}.{OLD_NORM_NAMES.get(parameter, parameter)}"
             if our_name in renamed:
                 raise UnsupportedModel(f"the checkpoint holds {our_name} twice: the second is {full_name}")
@@ -213,10 +206,11 @@ def rename(
 
 
 def pick(tensors: Mapping[str, Tensor], names: Mapping[str, str], *, prefixes: Sequence[str]) -> dict[str, Tensor]:
-    """Renames the tensors of the modules in a table, and leaves out all others."""
+    """The tensors of a task's layers, as a table of `TaskLayers` names them; all others are left out."""
     modules = {name: strip_prefix(name, prefixes).rpartition(".")[0] for name in tensors}
     chosen = {name: tensor for name, tensor in tensors.items() if modules[name] in names}
-    return rename(chosen, names, prefixes=prefixes, ignored=())
+    renamed = rename(chosen, names, prefixes=prefixes, ignored=())
+    return {f"task_layers.{name.removeprefix('.')}": tensor for name, tensor in renamed.items()}
 
 
 def _ours(module: str, rules: Iterable[tuple[re.Pattern[str], str | tuple[str, ...]]]) -> list[str]:
@@ -225,15 +219,6 @@ def _ours(module: str, rules: Iterable[tuple[re.Pattern[str], str | tuple[str, .
         if match := pattern.fullmatch(module):
             return [name.format(*match.groups()) for name in ((ours,) if isinstance(ours, str) else ours)]
     return []
-
-
-def _divide(name: str, tensor: Tensor, parts: int) -> list[Tensor]:
-    """Equally many rows for each part, each with memory of its own."""
-    if parts == 1:
-        return [tensor]
-    if tensor.shape[0] % parts:
-        raise UnsupportedModel(f"{name} has {tensor.shape[0]} rows: expected a multiple of {parts}")
-    return [part.clone() for part in tensor.chunk(parts)]
 
 
 def strip_prefix(name: str, prefixes: Sequence[str]) -> str:
@@ -279,29 +264,28 @@ def refuse_remote_code(config: Mapping[str, Any], reproduced: tuple[str, ...]) -
                 raise UnsupportedModel(f"auto_map names {name} as {role}: code of a model's own is never run")
 
 
-def read_activation(config: Mapping[str, Any], name: str) -> Activation:
-    """The non-linearity that a setting names.
+def require_agreement(said: Mapping[str, Any]) -> None:
+    """Refuses two settings of one meaning, by name, that differ.
+
+    Raises:
+        UnsupportedModel: names both.
+    """
+    first, *others = said.values()
+    if any(other != first for other in others):
+        both = " and ".join(f"{name} {value!r}" for name, value in said.items())
+        raise UnsupportedModel(f"config.json says {both}: which is right?")
+
+
+def choose(config: Mapping[str, Any], name: str, known: Mapping[str, Choice]) -> Choice:
+    """What a setting's value stands for.
 
     Raises:
         KeyError: the setting is not there.
-        UnsupportedModel: it names another than these.
+        UnsupportedModel: it has another value than those known.
     """
-    if config[name] not in ACTIVATIONS:
-        raise UnsupportedModel(f"{name} {config[name]!r}: one of {', '.join(ACTIVATIONS)} is supported")
-    return ACTIVATIONS[config[name]]
-
-
-def positive(settings: Mapping[str, Any], name: str) -> float:
-    """A positive number.
-
-    Raises:
-        KeyError: the setting is not there.
-        UnsupportedModel: it is something else.
-    """
-    value = settings[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise UnsupportedModel(f"{name} {value!r}: expected a positive number")
-    return float(value)
+    if config[name] not in known:
+        raise UnsupportedModel(f"{name} {config[name]!r}: one of {', '.join(known)} is supported")
+    return known[config[name]]
 
 
 def local_layers(kinds: Sequence[str], layers: int) -> tuple[int, ...]:

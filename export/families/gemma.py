@@ -17,7 +17,7 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.families.decoder import NAMES, PREFIXES, count_layers, read_decoder
-from export.families.family import GLOBAL, LOCAL, REQUIRED, WHOLE_ROTATION, Family, local_layers, positive
+from export.families.family import GLOBAL, LOCAL, REQUIRED, WHOLE_ROTATION, Family, local_layers
 from export.families.rope import two_ropes
 from model.config import EncoderConfig, Pooling
 from model.config_parts import Projection
@@ -48,7 +48,7 @@ def _read_gemma3_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderC
         query_key_norm=True,
         sandwich_norm=True,
         causal=causal,
-        score_scale=positive(config, "query_pre_attn_scalar") ** -0.5,
+        score_scale=config["query_pre_attn_scalar"] ** -0.5,
         local_rope_theta=near.theta if near_layers else None,
         local_layers=near_layers,
         window=(sees - 1 if causal else sees // 2) if near_layers else None,

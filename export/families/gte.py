@@ -26,23 +26,20 @@ from export.families.bert import (
     BERT_PREFIXES,
     CAUSAL,
     COMMON,
+    gelu,
     read_bert,
 )
 from export.families.family import (
-    DECODER,
-    DENSE,
     ENCODER,
-    NORM,
     QKV,
     REQUIRED,
-    TOKEN_CLASSIFIER,
     TRANSFORMERS_LAYER,
     WHOLE_ROTATION,
     Family,
-    ReadSettings,
     TaskLayers,
-    fixed,
-    positive,
+    choose,
+    require_agreement,
+    require_settings,
 )
 from export.families.rope import Rope, find_rope, read_rope
 from model.config import EncoderConfig, Pooling
@@ -82,15 +79,12 @@ def _gte_read_rope(config: Mapping[str, Any], d_k: int) -> Rope:
     """
     if config.get("rope_parameters") is not None:
         return find_rope(config)
-    if config.get("rope_theta") is None:
-        raise KeyError("rope_theta")
-    theta, scaling = positive(config, "rope_theta"), config.get("rope_scaling")
+    theta, scaling = config["rope_theta"], config.get("rope_scaling")
     if scaling is None:
         return Rope(theta)
     if set(scaling) - {"type", "factor", "mixed_b"} or scaling.get("type") != "ntk" or scaling.get("mixed_b"):
         raise UnsupportedModel(f"rope_scaling {scaling}: none, or type ntk with a factor, is supported")
-    factor = positive(scaling, "factor")
-    return Rope(theta * factor, factor ** (2 / d_k))
+    return Rope(theta * scaling["factor"], scaling["factor"] ** (2 / d_k))
 
 
 GTE = Family(
@@ -111,8 +105,8 @@ GTE = Family(
     ignored=("pooler.", "lm_head.", "classifier.", "embeddings.rotary_emb.", "embeddings.position_ids"),
     classifier=BERT_CLASSIFIER,
     masked_lm=TaskLayers(
-        {"lm_head.dense": DENSE, "lm_head.layer_norm": NORM, "lm_head.norm": NORM, "lm_head.decoder": DECODER},
-        fixed(dense_activation="gelu"),
+        {"lm_head.dense": "dense", "lm_head.layer_norm": "norm", "lm_head.norm": "norm", "lm_head.decoder": "decoder"},
+        gelu,
     ),
     read_config=_read_gte_config,
 )
@@ -134,27 +128,6 @@ NOMIC_BERT_NAMES: Mapping[str, str | tuple[str, ...]] = {
 }
 
 
-def _in_words_of_transformers(read: ReadSettings) -> ReadSettings:
-    """Refuses heads of the model's own code, which is never run: only `transformers`' heads are tested against."""
-
-    def checked(config: Mapping[str, Any]) -> dict[str, Any]:
-        if "n_embd" in config:
-            raise UnsupportedModel(
-                "layers for another task than embedding of NomicBERT's own code are not supported: those of "
-                "transformers 5 are, whose config.json says hidden_size instead of n_embd"
-            )
-        return read(config)
-
-    return checked
-
-
-NOMIC_BERT_OWN_SETTINGS: Mapping[str, str] = {
-    "hidden_size": "n_embd",
-    "num_attention_heads": "n_head",
-    "num_hidden_layers": "n_layer",
-    "intermediate_size": "n_inner",
-    "layer_norm_eps": "layer_norm_epsilon",
-}
 NOMIC_BERT_BIASES = ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias")
 NOMIC_BERT_ACTIVATIONS: Mapping[str, str] = {"swiglu": "silu", "geglu": "gelu"}
 NOMIC_BERT_REQUIRES: Mapping[str, tuple[object, ...]] = {
@@ -176,9 +149,9 @@ NOMIC_BERT_REQUIRES: Mapping[str, tuple[object, ...]] = {
 
 
 def _read_nomic_bert_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    settings = _own_settings(config) if "n_embd" in config else dict(config)
+    settings = {**config, **_own_settings(config)} if "n_embd" in config else dict(config)
     read = read_bert(settings, pooling)
-    head_size = settings.get("head_dim") or read.d_k
+    head_size = config["head_dim"] or read.d_k
     rope = _nomic_bert_read_rope(config)
     attention_bias, up_bias, down_bias = (settings.get(name, False) for name in NOMIC_BERT_BIASES)
     return replace(
@@ -198,25 +171,12 @@ def _read_nomic_bert_config(config: Mapping[str, Any], pooling: Pooling) -> Enco
 
 def _own_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the model's own code in BERT's words; what that code has no default for must be there."""
-    if config["rotary_emb_fraction"] != 1:
-        raise UnsupportedModel(f"rotary_emb_fraction {config['rotary_emb_fraction']}: 1 is supported")
-    for ours, theirs in NOMIC_BERT_OWN_SETTINGS.items():
-        if {ours, theirs} <= config.keys() and config[ours] != config[theirs]:
-            raise UnsupportedModel(
-                f"config.json says {ours} {config[ours]!r} and {theirs} {config[theirs]!r}: which is right?"
-            )
-    activation = config["activation_function"]
-    if activation not in NOMIC_BERT_ACTIVATIONS:
-        raise UnsupportedModel(
-            f"activation_function {activation!r}: one of {', '.join(NOMIC_BERT_ACTIVATIONS)} is supported"
-        )
+    require_settings(config, {"rotary_emb_fraction": (1,)})
     multiple = config.get("pad_vocab_size_multiple", 1)
     return {
         **{name: config[name] for name in NOMIC_BERT_BIASES},  # absent, its code takes them for true
-        **{ours: config[theirs] for ours, theirs in NOMIC_BERT_OWN_SETTINGS.items()},
-        "hidden_act": NOMIC_BERT_ACTIVATIONS[activation],
+        "hidden_act": choose(config, "activation_function", NOMIC_BERT_ACTIVATIONS),
         "vocab_size": -(-config["vocab_size"] // multiple) * multiple,
-        "type_vocab_size": config["type_vocab_size"],
         "max_position_embeddings": config["max_trained_positions" if _is_dynamic(config) else "n_positions"],
     }
 
@@ -227,10 +187,8 @@ def _nomic_bert_read_rope(config: Mapping[str, Any]) -> Rope:
         parameters = {name: value for name, value in parameters.items() if name not in ("rope_type", "type", "factor")}
     rope = read_rope(parameters, theta=config.get("rotary_emb_base")) if parameters else None
     own = read_rope({}, theta=config["rotary_emb_base"]) if "rotary_emb_base" in config else None
-    if rope and own and rope != own:
-        raise UnsupportedModel(
-            f"rotary_emb_base says {own.theta} and rope_parameters {rope.theta}: which one is right?"
-        )
+    if rope and own:
+        require_agreement({"rotary_emb_base": own.theta, "rope_theta": rope.theta})
     if found := rope or own:
         return found
     raise KeyError("rotary_emb_base")
@@ -247,7 +205,6 @@ NOMIC_BERT = Family(
     settings={
         **BERT_WORDS,
         **dict.fromkeys(NOMIC_BERT_BIASES, REQUIRED),
-        **dict.fromkeys(NOMIC_BERT_OWN_SETTINGS.values(), REQUIRED),
         **dict.fromkeys(("activation_function", "n_positions", "pad_vocab_size_multiple"), REQUIRED),
         **dict.fromkeys(("rotary_emb_base", "rotary_emb_fraction", "max_trained_positions"), REQUIRED),
         "head_dim": None,
@@ -255,6 +212,13 @@ NOMIC_BERT = Family(
         "rotary_scaling_factor": None,
     },
     requires=NOMIC_BERT_REQUIRES,
+    aliases={  # in the model's own code
+        "n_embd": "hidden_size",
+        "n_head": "num_attention_heads",
+        "n_layer": "num_hidden_layers",
+        "n_inner": "intermediate_size",
+        "layer_norm_epsilon": "layer_norm_eps",
+    },
     unread=(
         *("attn_pdrop", "embd_pdrop", "resid_pdrop", "dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln"),
         *("last_layer_subset", "reorder_and_upcast_attn", "use_xentropy", "n_ctx", "num_experts"),
@@ -265,12 +229,11 @@ NOMIC_BERT = Family(
     names=NOMIC_BERT_NAMES,
     prefixes=("bert.", "nomic_bert.", "model."),
     ignored=("pooler.", "cls.", "classifier."),
-    classifier=TaskLayers(BERT_CLASSIFIER.names, _in_words_of_transformers(BERT_CLASSIFIER.read_settings)),
-    token_classifier=TaskLayers(TOKEN_CLASSIFIER.names, _in_words_of_transformers(TOKEN_CLASSIFIER.read_settings)),
+    classifier=BERT_CLASSIFIER,
     masked_lm=TaskLayers(
-        {**BERT_MASKED_LM.names, "cls.predictions.transform.layer_norm": NORM},
-        _in_words_of_transformers(BERT_MASKED_LM.read_settings),
+        {**BERT_MASKED_LM.names, "cls.predictions.transform.layer_norm": "norm"}, BERT_MASKED_LM.read_settings
     ),
+    own_setting="n_embd",
     read_config=_read_nomic_bert_config,
 )
 
@@ -292,11 +255,8 @@ JINA_BERT_NORMED = "jinaai/jina-bert-v2-qk-post-norm--"
 
 
 def _read_jina_bert_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    kind = config["feed_forward_type"]
-    if kind not in JINA_BERT_FEED_FORWARDS:
-        raise UnsupportedModel(f"feed_forward_type {kind!r}: one of {', '.join(JINA_BERT_FEED_FORWARDS)} is supported")
-    settings = {**config, "position_embedding_type": "absolute", "hidden_act": JINA_BERT_FEED_FORWARDS[kind]}
-    read = read_bert(settings, pooling)
+    activation = choose(config, "feed_forward_type", JINA_BERT_FEED_FORWARDS)
+    read = read_bert({**config, "position_embedding_type": "absolute", "hidden_act": activation}, pooling)
     is_normed = any(str(named).startswith(JINA_BERT_NORMED) for named in (config.get("auto_map") or {}).values())
     return replace(
         read,

@@ -7,23 +7,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from export.errors import UnsupportedModel
 from export.families.bert import read_bert
 from export.families.family import (
-    DECODER,
-    DENSE,
+    ACTIVATIONS,
     ENCODER,
     GLOBAL,
     LOCAL,
-    NORM,
-    OUTPUT,
     QKV,
     REQUIRED,
     WHOLE_ROTATION,
     Family,
     TaskLayers,
+    choose,
     local_layers,
-    read_activation,
+    require_agreement,
 )
 from export.families.rope import Rope, two_ropes
 from model.config import EncoderConfig, Pooling
@@ -39,20 +36,21 @@ NAMES: Mapping[str, str | tuple[str, ...]] = {
     "layers.{}.mlp.Wo": "layers.{}.feed_forward.down",
     "final_norm": "final_norm",
 }
+CLASSIFIER: Mapping[str, str] = {"head.dense": "dense", "head.norm": "norm", "classifier": "output"}
 
 
 def _read_dense(config: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of the dense layer that both heads begin with."""
-    activation = read_activation({"classifier_activation": "gelu", **config}, "classifier_activation")
-    return {"dense_activation": activation, "dense_bias": config.get("classifier_bias", False)}
+    activation = choose(config, "classifier_activation", ACTIVATIONS)
+    return {"dense_activation": activation, "dense_bias": config["classifier_bias"]}
 
 
 def _read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     half = config["sliding_window"]
-    whole = config.get("local_attention", 128 if half is None else None)
-    if half is not None and whole not in (None, 2 * half):  # one sets the other in its code
-        raise UnsupportedModel(f"config.json says sliding_window {half} and local_attention {whole}: which is right?")
-    sees = whole // 2 if half is None else half
+    if half is None:
+        half = config.get("local_attention", 128) // 2
+    elif "local_attention" in config:  # one sets the other in its code
+        require_agreement({"sliding_window": half, "half of local_attention": config["local_attention"] / 2})
     renamed = {"hidden_act": config["hidden_activation"], "layer_norm_eps": config["norm_eps"], "type_vocab_size": 0}
     read = read_bert({**config, **renamed, "position_embedding_type": "absolute"}, pooling)
     near_layers = _local_layers(config)
@@ -73,7 +71,7 @@ def _read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
         **far.settings(),
         local_rope_theta=near.theta if near_layers else None,
         local_layers=near_layers,
-        window=sees if near_layers else None,
+        window=half if near_layers else None,
     )
 
 
@@ -94,10 +92,6 @@ def _ropes(config: Mapping[str, Any], near_layers: tuple[int, ...]) -> tuple[Rop
     if config["rope_parameters"] is None and "local_rope_theta" in config and said[LOCAL] is None:
         said[LOCAL] = said[GLOBAL] or bases[GLOBAL]  # null is the global one
     return two_ropes(config, said, bases, near_layers)
-
-
-def _read_head(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {**_read_dense(config), "dense_norm": True}
 
 
 MODERNBERT = Family(
@@ -134,13 +128,12 @@ MODERNBERT = Family(
     prefixes=("model.",),
     ignored=("head.", "decoder.", "classifier."),
     classifier=TaskLayers(
-        {"head.dense": DENSE, "head.norm": NORM, "classifier": OUTPUT},
-        lambda config: {**_read_head(config), "pooling": config.get("classifier_pooling", "cls")},
+        CLASSIFIER, lambda config: {**_read_dense(config), "dense_norm": True, "pooling": config["classifier_pooling"]}
     ),
-    token_classifier=TaskLayers({"head.dense": DENSE, "head.norm": NORM, "classifier": OUTPUT}, _read_head),
+    token_classifier=TaskLayers(CLASSIFIER, lambda config: {**_read_dense(config), "dense_norm": True}),
     masked_lm=TaskLayers(
-        {"head.dense": DENSE, "head.norm": NORM, "decoder": DECODER},
-        lambda config: {**_read_dense(config), "bias": config.get("decoder_bias", True)},
+        {"head.dense": "dense", "head.norm": "norm", "decoder": "decoder"},
+        lambda config: {**_read_dense(config), "bias": config["decoder_bias"]},
     ),
     read_config=_read_config,
 )

@@ -22,60 +22,39 @@ from typing import Any
 
 from torch import Tensor
 
-from export.errors import UnsupportedModel
-from export.families.bert import BERT_NAMES, BERT_SETTINGS, CAUSAL, COMMON, OUT_PROJ, read_bert
+from export.families.bert import BERT_NAMES, BERT_SETTINGS, CAUSAL, COMMON, OUT_PROJ, gelu, read_bert, tanh
 from export.families.family import (
-    BIASED,
-    DECODER,
-    DENSE,
     ENCODER,
     ENCODER_ONLY,
-    NORM,
     QKV,
     REQUIRED,
     TRANSFORMERS_LAYER,
     WHOLE_ROTATION,
     Family,
     TaskLayers,
-    fixed,
 )
 from export.families.rope import find_rope
 from model.config import EncoderConfig, Pooling
 
 ROBERTA_PREFIXES = ("roberta.", "model.")
-ROBERTA_CLASSIFIER = TaskLayers(OUT_PROJ, fixed(dense_activation="tanh"))
+ROBERTA_CLASSIFIER = TaskLayers(OUT_PROJ, tanh)
 ROBERTA_MASKED_LM = TaskLayers(
-    {"lm_head.dense": DENSE, "lm_head.layer_norm": NORM, "lm_head.decoder": DECODER, "lm_head": BIASED},
-    fixed(dense_activation="gelu"),
+    {"lm_head.dense": "dense", "lm_head.layer_norm": "norm", "lm_head.decoder": "decoder", "lm_head": ""}, gelu
 )
 POSITIONS, TYPES, TOKENS = tuple(f"embeddings.{table}.weight" for table in ("position", "token_type", "token"))
 
 
 def _read_roberta_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     read = read_bert(config, pooling)
-    unread = _roberta_unread_positions(config)
-    if unread >= read.max_positions:
-        raise UnsupportedModel(f"max_position_embeddings {read.max_positions} leaves none after the {unread} unread")
     types = 0 if read.type_vocab_size == 1 else read.type_vocab_size
-    return replace(read, max_positions=read.max_positions - unread, type_vocab_size=types)
+    return replace(read, max_positions=read.max_positions - config["pad_token_id"] - 1, type_vocab_size=types)
 
 
 def _join_types_with_positions(state: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    if POSITIONS in state:
-        state[POSITIONS] = state[POSITIONS][_roberta_unread_positions(config) :].clone()
-    if config["type_vocab_size"] == 1 and POSITIONS in state:
-        if TYPES not in state:
-            raise UnsupportedModel("the checkpoint has no vector of a single token type: token_type_embeddings.weight")
+    state[POSITIONS] = state[POSITIONS][config["pad_token_id"] + 1 :].clone()
+    if config["type_vocab_size"] == 1:
         state[POSITIONS] += state.pop(TYPES)
     return state
-
-
-def _roberta_unread_positions(config: Mapping[str, Any]) -> int:
-    """Rows before the first token's: those up to the padding's own."""
-    padding = config["pad_token_id"]
-    if isinstance(padding, bool) or not isinstance(padding, int) or padding < 0:
-        raise UnsupportedModel(f"pad_token_id {padding!r}: positions are counted from the whole number after it")
-    return padding + 1
 
 
 ROBERTA = Family(
@@ -107,8 +86,6 @@ MPNET_NAMES: Mapping[str, str] = {
 
 def _read_mpnet_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     read = read_bert({**config, "type_vocab_size": 0}, pooling)
-    if read.max_positions <= MPNET_UNREAD_POSITIONS:
-        raise UnsupportedModel(f"max_position_embeddings {read.max_positions} leaves none after the 2 unread")
     return replace(
         read,
         max_positions=read.max_positions - MPNET_UNREAD_POSITIONS,
@@ -116,13 +93,6 @@ def _read_mpnet_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderCo
         relative_buckets=MPNET_BUCKETS,
         relative_distance=FURTHEST,
     )
-
-
-def _drop_unread_positions(state: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    del config
-    if POSITIONS in state:
-        state[POSITIONS] = state[POSITIONS][MPNET_UNREAD_POSITIONS:].clone()
-    return state
 
 
 MPNET = Family(
@@ -134,7 +104,7 @@ MPNET = Family(
     prefixes=("mpnet.", "model."),
     ignored=("pooler.", "lm_head.", "classifier.", "qa_outputs.", "embeddings.position_ids"),
     read_config=_read_mpnet_config,
-    finish=_drop_unread_positions,
+    finish=lambda state, _: {**state, POSITIONS: state[POSITIONS][MPNET_UNREAD_POSITIONS:].clone()},
     classifier=ROBERTA_CLASSIFIER,
     masked_lm=ROBERTA_MASKED_LM,
 )
@@ -168,8 +138,6 @@ def _read_jina_v3_config(config: Mapping[str, Any], pooling: Pooling) -> Encoder
 
 def _join_types_with_tokens(state: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
     del config
-    if TYPES not in state or TOKENS not in state:
-        raise UnsupportedModel("the checkpoint has no word_embeddings.weight or no token_type_embeddings.weight")
     state[TOKENS] = state[TOKENS] + state.pop(TYPES)
     return state
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from export.errors import UnsupportedModel
-from export.families.family import GLOBAL, LOCAL, positive
+from export.families.family import GLOBAL, LOCAL, choose, require_agreement
 from model.config_parts import RopeScaling
 
 SETTINGS: Mapping[str, frozenset[str]] = {  # by kind, what an entry may say besides its kind and base
@@ -49,12 +49,12 @@ def one_entry(config: Mapping[str, Any]) -> Mapping[str, Any]:
         UnsupportedModel: both are there and differ, or the entry and config.json give different bases.
     """
     new, old = config.get("rope_parameters"), config.get("rope_scaling")
-    if new and old and new != old:
-        raise UnsupportedModel(f"config.json says rope_parameters {new} and rope_scaling {old}: which is right?")
+    if new and old:
+        require_agreement({"rope_parameters": new, "rope_scaling": old})
     entry: Mapping[str, Any] = new or old or {}
-    base, other = entry.get("rope_theta"), config.get("rope_theta")
-    if base is not None and other is not None and base != other:
-        raise UnsupportedModel(f"config.json says rope_theta {other} and another in rope_parameters, {base}")
+    base, other = config.get("rope_theta"), entry.get("rope_theta")
+    if base is not None and other is not None:
+        require_agreement({"rope_theta": base, "rope_theta of rope_parameters": other})
     return entry
 
 
@@ -100,25 +100,23 @@ def read_rope(parameters: Mapping[str, Any], *, theta: object = None, positions:
         UnsupportedModel: frequencies of a kind that is not reproduced, or a setting that its kind does not have.
     """
     kind = parameters.get("rope_type", parameters.get("type", "default"))
-    if kind not in SETTINGS:
-        raise UnsupportedModel(f"rope_type {kind!r}: {', '.join(SETTINGS)} are supported")
-    if unknown := sorted(set(parameters) - SETTINGS[kind] - ALWAYS):
+    if unknown := sorted(set(parameters) - choose({"rope_type": kind}, "rope_type", SETTINGS) - ALWAYS):
         raise UnsupportedModel(
             f"rope_parameters of type {kind} has {', '.join(unknown)}: this type has no such setting"
         )
     if (share := parameters.get("partial_rotary_factor", 1.0)) != 1:
         raise UnsupportedModel(f"partial_rotary_factor {share}: 1 is supported, every dimension is turned")
-    base = positive({"rope_theta": theta, **parameters}, "rope_theta")
+    base = parameters.get("rope_theta", theta)
     if kind in ("default", "linear"):
-        return Rope(base, positive(parameters, "factor") if kind == "linear" else 1.0)
+        return Rope(base, parameters["factor"] if kind == "linear" else 1.0)
     original = parameters.get("original_max_position_embeddings", positions)
     return Rope(base, 1.0, _read_scaling(kind, {**parameters, "original_max_position_embeddings": original}))
 
 
 def _read_scaling(kind: str, parameters: Mapping[str, Any]) -> RopeScaling:
-    original, factor = parameters["original_max_position_embeddings"], positive(parameters, "factor")
+    original, factor = parameters["original_max_position_embeddings"], parameters["factor"]
     if kind == "llama3":
-        low, high = positive(parameters, "low_freq_factor"), positive(parameters, "high_freq_factor")
+        low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
         return RopeScaling(kind="llama3", factor=factor, original_positions=original, low=low, high=high)
     return RopeScaling(
         kind="yarn",

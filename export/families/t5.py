@@ -5,8 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from export.errors import UnsupportedModel
-from export.families.family import ACTIVATIONS, Family
+from export.families.family import ACTIVATIONS, Family, choose, require_settings
 from model.config import EncoderConfig, Pooling
 from model.config_parts import MOST_LAYERS, require
 
@@ -35,13 +34,9 @@ def _read_t5_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfi
     require("num_layers", layers, minimum=1, maximum=MOST_LAYERS)  # before a tuple of that size is made
     name = config.get("feed_forward_proj", "relu")
     kind = "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-")
-    if kind not in ACTIVATIONS:
-        raise UnsupportedModel(f"feed_forward_proj {name!r}: one of {', '.join(ACTIVATIONS)}, gated or not, is")
-    for alias, said in (("dense_act_fn", kind), ("is_gated_act", name.startswith("gated-"))):
-        if config.get(alias, said) != said:  # what the original computes with
-            raise UnsupportedModel(
-                f"config.json says {alias} {config[alias]!r} and feed_forward_proj {name!r}: which is right?"
-            )
+    activation, gated = choose({"feed_forward_proj": kind}, "feed_forward_proj", ACTIVATIONS), name.startswith("gated-")
+    # Two more settings say the same; the original computes with them.
+    require_settings(config, {"dense_act_fn": (kind,), "is_gated_act": (gated,)})
     return EncoderConfig(
         vocab_size=config["vocab_size"],
         hidden_size=config["d_model"],
@@ -50,8 +45,8 @@ def _read_t5_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfi
         d_v=config["d_kv"],
         intermediate_size=config["d_ff"],
         max_positions=config.get("n_positions", LONGEST),
-        activation=ACTIVATIONS[kind],
-        gated=name.startswith("gated-"),
+        activation=activation,
+        gated=gated,
         up_bias=False,
         down_bias=False,
         attention_bias=False,

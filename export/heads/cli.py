@@ -87,25 +87,26 @@ def main(arguments: Sequence[str], program: str = PROGRAM, default: Path | None 
 
 def _report(options: argparse.Namespace) -> None:
     # torch takes seconds to import: --help and a wrong command line answer without it.
-    from export.heads.report import ReportRequest, make_report, write_report  # noqa: PLC0415
+    from export.heads.report import make_report, write_report  # noqa: PLC0415
     from export.heads.subject import find_subject  # noqa: PLC0415
 
     subject = find_subject(
         options.model, weights=options.weights, revision=options.revision, allows_pickles=options.allow_pickled_weights
     )
-    request = ReportRequest(
-        corpus=options.corpus,
-        texts=options.texts,
-        max_tokens=options.max_tokens,
-        importance_texts=options.importance_texts,
-        pairs=options.pairs,
-        parses=options.conllu,
-        sentences=options.sentences,
-    )
     if options.output is None and subject.artifact is None:
         raise SourceError(f"{options.model} is no artifact to write the report into: say where with --output DIR")
     destination: Path = options.output or Path(options.model)
-    report = make_report(subject.checkpoint, request, subject.pruned)
+    report = make_report(
+        subject.checkpoint,
+        options.corpus,
+        most_texts=options.texts,
+        max_tokens=options.max_tokens,
+        importance_texts=options.importance_texts,
+        rated=options.pairs,
+        parsed=options.conllu,
+        sentences=options.sentences,
+        pruned=subject.pruned,
+    )
     write_report(report, destination, into_artifact=options.output is None)
     sys.stderr.write(_summary(report, destination))
 

@@ -11,7 +11,6 @@ Rated pairs are a CSV without a header: text, text, rating (the STS benchmark's 
 """
 
 import csv
-import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,24 +22,18 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from export.errors import SourceError
-from export.texts import TokenizedText, tokenize
+from export.texts import TokenizedText, each_line, tokenize
 from model.analysis.arrays import Float64Array
 from model.analysis.words import Span
+from model.artifact import hash_file
 
-LONGEST_TEXT = 20_000  # characters; encoders read a few thousand at most, and a file may be one line of gigabytes
+LONGEST_TEXT = 20_000  # characters; encoders read a few thousand at most
 FEWEST_TEXTS = 8  # below this an interval over texts says nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Texts drawn from a corpus.
-
-    Attributes:
-        name: the file's name.
-        sha256: of the whole file.
-        seen: texts in the file.
-        texts: those drawn, in the order of the file.
-    """
+    """`texts` drawn from a file that holds `seen`, in its order; the hash is of the whole file."""
 
     name: str
     sha256: str
@@ -55,44 +48,16 @@ def sample_corpus(path: Path, count: int, seed: int = 0) -> Sample:
         SourceError: the file cannot be read, is no UTF-8, or holds fewer than 8 texts.
     """
     drawn = random.Random(seed)  # noqa: S311 - a sample, no secret
-    digest = hashlib.sha256()
     chosen: list[tuple[int, str]] = []
     seen = 0
-    try:
-        for text in _lines(path, digest):
-            place = seen if seen < count else drawn.randrange(seen + 1)
-            if place < count:
-                chosen[place : place + 1] = [(seen, text)]
-            seen += 1
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{path} is no UTF-8 text: {error.reason} (byte {error.start + 1})") from error
+    for text in map(str.strip, each_line(path)):
+        place = seen if seen < count else drawn.randrange(seen + 1)
+        if place < count:
+            chosen[place : place + 1] = [(seen, text[:LONGEST_TEXT])]
+        seen += 1
     if seen < FEWEST_TEXTS:
         raise SourceError(f"{path} holds {seen} texts, one a line: at least {FEWEST_TEXTS} are needed")
-    return Sample(path.name, digest.hexdigest(), seen, tuple(text for _, text in sorted(chosen)))
-
-
-def _lines(path: Path, digest: "hashlib._Hash") -> Iterator[str]:
-    """The texts of a file, cut to `LONGEST_TEXT`; what is read is hashed."""
-    with path.open("rb") as file:
-        begins, place = True, 0
-        while piece := file.readline(4 * LONGEST_TEXT):
-            digest.update(piece)
-            if begins and (text := _decode(piece, place).removeprefix("\ufeff").strip()):
-                yield text[:LONGEST_TEXT]
-            begins, place = piece.endswith(b"\n"), place + len(piece)
-
-
-def _decode(piece: bytes, place: int) -> str:
-    """UTF-8 text from a byte of the file on; the piece of a very long line may end inside a character."""
-    try:
-        return piece.decode()
-    except UnicodeDecodeError as error:
-        if error.end == len(piece) and error.start > len(piece) - 4 and not piece.endswith(b"\n"):
-            return piece[: error.start].decode()
-        error.start += place
-        raise
+    return Sample(path.name, hash_file(path), seen, tuple(text for _, text in sorted(chosen)))
 
 
 FEWEST_SENTENCES = 8

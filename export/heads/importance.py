@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 from tqdm import tqdm
 
 from export.heads.corpus import TokenizedPairs
-from export.heads.intervals import LEVEL, Estimate, RunningMean
+from export.heads.intervals import LEVEL, Estimate, estimate
 from export.similarity import rank_correlations
 from export.texts import TextBatch, TokenizedText, batches
 from model.analysis.arrays import Float64Array
@@ -118,22 +118,13 @@ def drift(without: Float64Array, whole: Float64Array) -> Float64Array:
     return half_squared
 
 
-def estimate_over_texts(values: Float64Array) -> Estimate | None:
-    """Mean and interval over texts of values [texts, H]."""
-    running = RunningMean()
-    for row in values:
-        running.add(row)
-    return running.estimate()
-
-
 def jacobian(encoder: Encoder, texts: Sequence[TokenizedText]) -> Estimate | None:
     """||d e / d gate||, root mean square over texts, with its interval [H]."""
-    running = RunningMean()
+    rows: list[Float64Array] = []
     generator = torch.Generator().manual_seed(SEED)
     for batch in tqdm(list(batches(texts, 0)), desc="differentiating", unit="batch", leave=False):
-        for row in _squared_jacobian(encoder, batch, generator).double().numpy():
-            running.add(row)
-    squared = running.estimate()
+        rows.extend(_squared_jacobian(encoder, batch, generator).double().numpy())
+    squared = estimate(rows)
     if squared is None:
         return None
     bounds = [np.sqrt(np.maximum(values, 0.0)) for values in (squared.mean, squared.low, squared.high)]
@@ -159,7 +150,7 @@ def _squared_jacobian(encoder: Encoder, batch: TextBatch, generator: torch.Gener
 
 def loss_gradient(encoder: Encoder, pairs: TokenizedPairs) -> Estimate | None:
     """Mean over pairs of |d L / d gate|, [H]."""
-    running = RunningMean()
+    rows: list[Float64Array] = []
     span = float(np.ptp(pairs.ratings)) or 1.0
     targets = torch.from_numpy((pairs.ratings - pairs.ratings.min()) / span)
     for batch in tqdm(list(batches(pairs.left, 0)), desc="pairs", unit="batch", leave=False):
@@ -169,13 +160,12 @@ def loss_gradient(encoder: Encoder, pairs: TokenizedPairs) -> Estimate | None:
         right = [pairs.right[place].at(row) for row, place in enumerate(chosen)]
         loss = torch.zeros((), dtype=torch.float64)
         for mates in batches(right, 0):
-            rows = torch.tensor([text.place for text in mates.texts])
-            cosines = (left[rows] * _embed_batch(encoder, mates, gates[rows])).sum(dim=1)
-            loss = loss + ((cosines.double() - targets[chosen][rows]) ** 2).sum()
+            own = torch.tensor([text.place for text in mates.texts])
+            cosines = (left[own] * _embed_batch(encoder, mates, gates[own])).sum(dim=1)
+            loss = loss + ((cosines.double() - targets[chosen][own]) ** 2).sum()
         (gradient,) = torch.autograd.grad(loss, gates)
-        for row in gradient.abs().double().numpy():
-            running.add(row)
-    return running.estimate()
+        rows.extend(gradient.abs().double().numpy())
+    return estimate(rows)
 
 
 def _embed_batch(encoder: Encoder, batch: TextBatch, gates: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
-"""Means over texts with their uncertainty, taken text by text: memory does not grow with the corpus.
+"""Means over texts with their uncertainty.
 
 Texts are the independent unit: tokens of one text are not, so nothing here counts them as such.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,6 @@ from scipy import stats
 from model.analysis.arrays import Float64Array
 
 LEVEL = 0.95
-
-Int64Array = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,39 +26,30 @@ class Estimate:
     sd: Float64Array
     low: Float64Array
     high: Float64Array
-    n: Int64Array
+    n: NDArray[np.int64]
 
 
-class RunningMean:
-    """Mean and variance of vectors [H] that come one at a time (Welford 1962)."""
+def estimate(rows: Iterable[Float64Array | None]) -> Estimate | None:
+    """Student's interval of the mean of a row [H] a text; None without a text.
 
-    def __init__(self) -> None:
-        self._n: Int64Array = np.zeros(0, np.int64)
-        self._mean: Float64Array = np.zeros(0)
-        self._squares: Float64Array = np.zeros(0)
-
-    def add(self, values: Float64Array | None) -> None:
-        """Takes one text's values; None where the text does not define them, NaN where it does not for a head."""
-        if values is None:
-            return
-        if not len(self._n):
-            self._n = np.zeros(len(values), np.int64)
-            self._mean, self._squares = np.zeros(len(values)), np.zeros(len(values))
-        defined = ~np.isnan(values)
-        self._n += defined
-        before = np.where(defined, values - self._mean, 0.0)
-        self._mean = self._mean + before / np.maximum(self._n, 1)
-        self._squares = self._squares + before * np.where(defined, values - self._mean, 0.0)
-
-    def estimate(self) -> Estimate | None:
-        """Student's interval of the mean; None without a text."""
-        if not self._n.any():
-            return None
-        n = self._n
-        mean = np.where(n > 0, self._mean, np.nan)
-        sd = np.where(n > 1, np.sqrt(self._squares / np.maximum(n - 1, 1)), np.nan)
-        half = stats.t.ppf((1 + LEVEL) / 2, np.maximum(n - 1, 1)) * sd / np.sqrt(np.maximum(n, 1))
-        return Estimate(mean, sd, mean - half, mean + half, n)
+    A row is None where its text does not define the value, and holds NaN where it does not for a head.
+    """
+    defined = [row for row in rows if row is not None]
+    if not defined:
+        return None
+    values = np.stack(defined)  # [texts, H]
+    known = ~np.isnan(values)
+    n = known.sum(axis=0)
+    if not n.any():
+        return None
+    least = np.where(known, values, np.inf).min(axis=0)  # counted from, so that equal rows have no deviation at all
+    above = np.where(known, values - least, 0.0)
+    rise = above.sum(axis=0) / np.maximum(n, 1)
+    mean = np.where(n > 0, least + rise, np.nan)
+    squares = np.where(known, above - rise, 0.0) ** 2
+    sd = np.where(n > 1, np.sqrt(squares.sum(axis=0) / np.maximum(n - 1, 1)), np.nan)
+    half = stats.t.ppf((1 + LEVEL) / 2, np.maximum(n - 1, 1)) * sd / np.sqrt(np.maximum(n, 1))
+    return Estimate(mean, sd, mean - half, mean + half, n)
 
 
 def p_above(estimate: Estimate, threshold: float) -> Float64Array:

@@ -12,12 +12,11 @@ from export.heads.importance import (
     drift,
     embed,
     embed_without_each,
-    estimate_over_texts,
     jacobian,
     loss_gradient,
     spearman_loss,
 )
-from export.heads.intervals import Estimate
+from export.heads.intervals import Estimate, estimate
 from export.heads.relations import Accuracy, RelationScores
 from export.heads.statistics import (
     Capture,
@@ -98,11 +97,11 @@ def measure_importance(
         drifts.append(drift(without, whole))
         if pairs:
             cosines.append(pair_cosines(without))
-    found = {"leave_one_out": estimate_over_texts(np.stack(drifts, axis=1)), "jacobian": jacobian(encoder, texts)}
+    found = {"leave_one_out": estimate(np.stack(drifts, axis=1)), "jacobian": jacobian(encoder, texts)}
     if pairs:
         found["spearman_loss"] = spearman_loss(pair_cosines(whole), np.stack(cosines, axis=1), pairs.ratings)
         found["loss_gradient"] = loss_gradient(encoder, pairs)
-    return {name: estimate for name, estimate in found.items() if estimate}
+    return {name: mean for name, mean in found.items() if mean}
 
 
 def each_text(

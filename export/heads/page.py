@@ -7,7 +7,7 @@ import base64
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ def _roles(report: Mapping[str, Any]) -> str:
         f'<span><i class="role-{escape(role)}"></i>{escape(role.replace("_", " "))} {count}</span>'
         for role, count in counted.most_common()
     )
-    drawn = class_map(_grid(report, lambda head: head["role"]), _grid(report, _role_title), label="Role of every head")
+    drawn = head_map(report, "Role of every head", lambda head: f'class="role-{escape(head["role"])}"', _role_title)
     return (
         "<h2>Roles</h2>\n<p>A head has a role where its mean passes a threshold with p below "
         f"{report['significance']} after correction for all heads and rules; most heads need have none.</p>\n"
@@ -182,29 +182,25 @@ def _all_heads(report: Mapping[str, Any]) -> str:
 
 
 def _figure(report: Mapping[str, Any], kind: str, name: str, caption: str) -> str:
-    def value(head: Mapping[str, Any]) -> float | None:
-        found: float | None = head[kind].get(name, {}).get("mean")
-        return found
+    """A map of a figure; the darkest cell is the largest value, the lightest the smallest, and one without is empty."""
+    means = [head[kind].get(name, {}).get("mean") for head in report["heads"]]
+    known = [mean for mean in means if mean is not None]
+    low, span = (min(known), (max(known) - min(known)) or 1.0) if known else (0.0, 1.0)
+
+    def cell(head: Mapping[str, Any]) -> str:
+        mean = head[kind].get(name, {}).get("mean")
+        strength = 0.0 if mean is None else 0.06 + 0.94 * (mean - low) / span
+        return f'class="heat" fill-opacity="{strength:.2f}"'
 
     def title(head: Mapping[str, Any]) -> str:
         found = head[kind].get(name)
         return f"{head['layer']}.{head['head']}: {_interval(found)}" + (f", n {found['n']}" if found else "")
 
-    known = [value(head) for head in report["heads"]]
-    numbers = [number for number in known if number is not None]
-    bounds = f"{_number(min(numbers))} to {_number(max(numbers))}" if numbers else "no value"
-    drawn = heat_map(_grid(report, value), _grid(report, title), label=name)
+    bounds = f"{_number(low)} to {_number(max(known))}" if known else "no value"
     return (
-        f"<figure><h3>{escape(name.replace('_', ' '))}</h3>{drawn}"
+        f"<figure><h3>{escape(name.replace('_', ' '))}</h3>{head_map(report, name, cell, title)}"
         f"<figcaption>{escape(caption)}; {bounds}</figcaption></figure>"
     )
-
-
-def _grid(report: Mapping[str, Any], of_head: Any) -> list[list[Any]]:
-    rows: list[list[Any]] = [[] for _ in report["num_heads"]]
-    for head in report["heads"]:
-        rows[head["layer"]].append(of_head(head))
-    return rows
 
 
 def _role_title(head: Mapping[str, Any]) -> str:
@@ -244,35 +240,37 @@ def _percent(value: float) -> str:
 CELL = 18  # pixels
 LEFT, TOP = 28, 16
 
-Grid = Sequence[Sequence[float | None]]
+OfHead = Callable[[Mapping[str, Any]], str]
 
 
-def heat_map(grid: Grid, titles: Sequence[Sequence[str]], *, label: str) -> str:
-    """A layer a row, a head a column; the darkest cell is the largest value, the lightest the smallest.
+def head_map(report: Mapping[str, Any], label: str, cell: OfHead, title: OfHead) -> str:
+    """A layer a row, a head a column.
 
     Args:
-        grid: values, ragged where layers differ in heads; None is left empty.
-        titles: what a pointer that rests on a cell is told.
+        report: whose heads are drawn.
         label: what it shows, for those who do not see it.
+        cell: the attributes of a head's cell.
+        title: what a pointer that rests on it is told.
     """
-    known = [value for row in grid for value in row if value is not None]
-    low, span = (min(known), (max(known) - min(known)) or 1.0) if known else (0.0, 1.0)
-    cells = []
-    for layer, (row, told) in enumerate(zip(grid, titles, strict=True)):
-        for head, (value, title) in enumerate(zip(row, told, strict=True)):
-            strength = 0.0 if value is None else 0.06 + 0.94 * (value - low) / span
-            cells.append(_cell(head, layer, f'class="heat" fill-opacity="{strength:.2f}"', title))
-    return _axes(grid, "".join(cells), label)
-
-
-def class_map(grid: Sequence[Sequence[str]], titles: Sequence[Sequence[str]], *, label: str) -> str:
-    """The same for names instead of numbers: each cell gets the class `role-NAME` of the page's style."""
-    cells = [
-        _cell(head, layer, f'class="role-{escape(name)}"', title)
-        for layer, (row, told) in enumerate(zip(grid, titles, strict=True))
-        for head, (name, title) in enumerate(zip(row, told, strict=True))
+    layers, columns = len(report["num_heads"]), max(report["num_heads"], default=0)
+    step, size = 1 if columns <= 12 else 2 if columns <= 24 else 4, CELL - 2
+    parts = [
+        f'<text x="{LEFT + head * CELL + CELL / 2 - 1}" y="{TOP - 5}" text-anchor="middle">{head}</text>'
+        for head in range(0, columns, step)
     ]
-    return _axes(grid, "".join(cells), label)
+    parts += [
+        f'<text x="{LEFT - 6}" y="{TOP + layer * CELL + 12}" text-anchor="end">{layer}</text>'
+        for layer in range(layers)
+    ]
+    for head in report["heads"]:
+        x, y = LEFT + head["head"] * CELL, TOP + head["layer"] * CELL
+        place = f'x="{x}" y="{y}" width="{size}" height="{size}"'
+        parts.append(f"<rect {cell(head)} {place}><title>{escape(title(head))}</title></rect>")
+    width, height = LEFT + columns * CELL, TOP + layers * CELL
+    return (
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'aria-label="{escape(label)}">{"".join(parts)}</svg>'
+    )
 
 
 def matrix(values: Float64Array, order: Sequence[int], *, label: str) -> str:
@@ -330,30 +328,6 @@ def shares(rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:
             f'<circle cx="{middle:.1f}" cy="{y}" r="3.5"/></g>'
         )
     return f'<svg class="shares" viewBox="-4 0 208 28" aria-hidden="true">{"".join(marks)}</svg>'
-
-
-def _cell(column: int, row: int, attributes: str, title: str) -> str:
-    x, y = LEFT + column * CELL, TOP + row * CELL
-    size = CELL - 2
-    return f'<rect {attributes} x="{x}" y="{y}" width="{size}" height="{size}"><title>{escape(title)}</title></rect>'
-
-
-def _axes(grid: Sequence[Sequence[object]], cells: str, label: str) -> str:
-    columns = max(map(len, grid), default=0)
-    step = 1 if columns <= 12 else 2 if columns <= 24 else 4
-    names = [
-        f'<text x="{LEFT + head * CELL + CELL / 2 - 1}" y="{TOP - 5}" text-anchor="middle">{head}</text>'
-        for head in range(0, columns, step)
-    ]
-    names += [
-        f'<text x="{LEFT - 6}" y="{TOP + layer * CELL + 12}" text-anchor="end">{layer}</text>'
-        for layer in range(len(grid))
-    ]
-    width, height = LEFT + columns * CELL, TOP + len(grid) * CELL
-    return (
-        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-        f'aria-label="{escape(label)}">{"".join(names)}{cells}</svg>'
-    )
 
 
 def _png(strength: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> str:

@@ -8,21 +8,10 @@ A head follows a relation where it beats the best offset by 10 points (Voita et 
 sentences and adjusted for all relations, directions and heads together, and its interval lies above that of the
 untrained network's best head. Cases of one sentence are not independent: tests and intervals count sentences.
 
-What a head may be called, by rules that can fail: a threshold passed with significance, or no name.
-
-    role            statistic            above   source of the threshold
-    previous, next  offset_previous, ..  0.5     Clark et al. 2019, section 3.1
-    self            offset_self          0.5     the same
-    special         special_mass         0.6     Clark et al. 2019, their code
-    punctuation     punctuation_mass     0.6     the same
-    repeated_token  repeated_token       0.5     half of what a query gives when its token stands elsewhere too
-    rare_token      rare_token           0.5     Voita et al. 2019 saw 0.5 and 0.66
-    broad           normalized_entropy   0.78    Clark et al. 2019: 3.8 nats at 128 tokens
-    syntactic       relation accuracy    as above
-
-A rule holds if the mean over texts is above the threshold with p < 0.05 in a one-sided t test over texts, adjusted for
-all heads and rules together (Holm). The role is the rule passed by the largest part of what is left above its
-threshold; a head that passes none may be syntactic, and is otherwise unlabelled, which is the common case.
+What a head may be called (`RULES`), by rules that can fail: a threshold passed with significance, or no name. A rule
+holds if the mean over texts is above the threshold with p < 0.05 in a one-sided t test over texts, adjusted for all
+heads and rules together (Holm). The role is the rule passed by the largest part of what is left above its threshold; a
+head that passes none may be syntactic, and is otherwise unlabelled, which is the common case.
 """
 
 from collections import defaultdict
@@ -46,24 +35,15 @@ SYNTACTIC = "syntactic"
 FEWEST_CASES = 30  # rarer relations are counted but not tested: every test makes the others' levels stricter
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A role and what a head must exceed to have it."""
-
-    role: str
-    statistic: str
-    threshold: float
-
-
-RULES = (
-    Rule("previous", "offset_previous", 0.5),
-    Rule("self", "offset_self", 0.5),
-    Rule("next", "offset_next", 0.5),
-    Rule("special", "special_mass", 0.6),
-    Rule("punctuation", "punctuation_mass", 0.6),
-    Rule("repeated_token", "repeated_token", 0.5),
-    Rule("rare_token", "rare_token", 0.5),
-    Rule("broad", "normalized_entropy", 0.78),
+RULES = (  # role, statistic, and what a head must exceed to have the role
+    ("previous", "offset_previous", 0.5),  # Clark et al. 2019, section 3.1, as the next two
+    ("self", "offset_self", 0.5),
+    ("next", "offset_next", 0.5),
+    ("special", "special_mass", 0.6),  # Clark et al. 2019, their code, as the next
+    ("punctuation", "punctuation_mass", 0.6),
+    ("repeated_token", "repeated_token", 0.5),  # half of what a query gives when its token stands elsewhere too
+    ("rare_token", "rare_token", 0.5),  # Voita et al. 2019 saw 0.5 and 0.66
+    ("broad", "normalized_entropy", 0.78),  # Clark et al. 2019: 3.8 nats at 128 tokens
 )
 
 
@@ -86,15 +66,16 @@ class Evidence:
 
 def find_roles(estimates: Mapping[str, Estimate], heads: int) -> list[list[Evidence]]:
     """The rules that each head passes, strongest first; one list a head, most of them empty."""
-    tested = [(rule, estimates[rule.statistic]) for rule in RULES if rule.statistic in estimates]
+    tested = [rule for rule in RULES if rule[1] in estimates]
     found: list[list[Evidence]] = [[] for _ in range(heads)]
     if not tested:
         return found
-    adjusted = holm(np.stack([p_above(estimate, rule.threshold) for rule, estimate in tested]))
-    for (rule, estimate), values in zip(tested, adjusted, strict=True):
+    adjusted = holm(np.stack([p_above(estimates[statistic], threshold) for _, statistic, threshold in tested]))
+    for (role, statistic, threshold), values in zip(tested, adjusted, strict=True):
+        estimate = estimates[statistic]
         for head in np.flatnonzero(values < SIGNIFICANCE):
             mean, p = float(estimate.mean[head]), float(values[head])
-            found[head].append(Evidence(rule.role, rule.statistic, mean, rule.threshold, p, int(estimate.n[head])))
+            found[head].append(Evidence(role, statistic, mean, threshold, p, int(estimate.n[head])))
     return [sorted(passed, key=lambda evidence: -evidence.strength) for passed in found]
 
 

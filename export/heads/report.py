@@ -4,7 +4,7 @@ Files are read before networks run, so that a mistake in one is found early. `he
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from export.heads.measure import Behaviour, Scores, measure_behaviour, measure_i
 from export.heads.page import render_page
 from export.heads.relations import FEWEST_CASES, SIGNIFICANCE, SYNTACTIC, UNLABELLED, Accuracy, find_roles
 from export.heads.statistics import ALIKE, mean_divergences
-from export.texts import tokenize
+from export.texts import TokenizedText, tokenize
 from model.analysis.arrays import Float64Array
 from model.analysis.statistics import DIRECTIONS
 from model.artifact import HEADS, HEADS_PAGE, hash_file, install_files, write_whole
@@ -42,58 +42,41 @@ DIGITS = 5
 MARGIN = 0.1  # by which a syntactic head beats the best offset (Voita et al. 2019)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReportRequest:
-    """What the report is made from.
-
-    Attributes:
-        corpus: text, one text a line.
-        texts: drawn from it at most.
-        max_tokens: read of each text at most.
-        importance_texts: texts, or pairs if they are given, that importance is measured on.
-        pairs: rated pairs, or None.
-        parses: dependency parses, or None.
-        sentences: parses read, or None for all.
-    """
-
-    corpus: Path
-    texts: int = 1000
-    max_tokens: int = 128
-    importance_texts: int = 200
-    pairs: Path | None = None
-    parses: Path | None = None
-    sentences: int | None = None
-
-
 def make_report(
-    checkpoint: Checkpoint, request: ReportRequest, pruned: Sequence[Sequence[int]] | None = None
+    checkpoint: Checkpoint,
+    corpus: Path,
+    *,
+    most_texts: int = 1000,
+    max_tokens: int = 128,
+    importance_texts: int = 200,
+    rated: Path | None = None,
+    parsed: Path | None = None,
+    sentences: int | None = None,
+    pruned: Sequence[Sequence[int]] | None = None,
 ) -> dict[str, Any]:
     """Measures everything and returns the report as JSON types.
 
-    `pruned` are the heads, as [layer, head] of the network before, that it has lost; None if it is whole.
+    At most `most_texts` are drawn from the corpus, one a line, and `max_tokens` read of each. Importance is measured
+    on `importance_texts` of them, or on as many pairs of the file `rated`. Of the file `parsed` the first `sentences`
+    dependency parses are read, None for all. `pruned` are the heads, as [layer, head] of the network before, that it
+    has lost; None if it is whole.
 
     Raises:
         SourceError: a file cannot be used, or the network has no heads.
         UnsupportedModel: the network is for another task than embedding.
     """
     require_embedding(checkpoint, "a head's importance is measured")
-    encoder, longest = checkpoint.encoder, min(request.max_tokens, checkpoint.max_sequence_length)
+    encoder, longest = checkpoint.encoder, min(max_tokens, checkpoint.max_sequence_length)
     if not sum(encoder.config.num_heads):
         raise SourceError(f"{checkpoint.name} has no heads left to report on")
-    sample = sample_corpus(request.corpus, request.texts)
-    parses = read_parses(request.parses, request.sentences) if request.parses else None
-    pairs = _choose_pairs(checkpoint, request.pairs, request.importance_texts, longest) if request.pairs else None
-    texts = tokenize(sample.texts, checkpoint.tokenizer, longest)
-    if len(texts) < FEWEST_TEXTS:
-        raise SourceError(
-            f"{request.corpus}: {len(texts)} of {len(sample.texts)} texts drawn hold a token that the model can read; "
-            f"at least {FEWEST_TEXTS} are needed (--texts)"
-        )
-    chosen = spread(texts, request.importance_texts)
+    drawn, texts = _draw_texts(checkpoint, corpus, most_texts, longest)
+    parses = read_parses(parsed, sentences) if parsed else None
+    pairs = _choose_pairs(checkpoint, rated, importance_texts, longest) if rated else None
+    chosen = spread(texts, importance_texts)
     weighed = [text for text in texts if text.place in chosen]
     behaviour, config = measure_behaviour(encoder, texts), encoder.config
     importance = {**measure_importance(encoder, weighed, pairs), "output_norm": behaviour.statistics["output_norm"]}
-    followed, relations = _followed_relations(checkpoint, request.parses, parses, longest)
+    followed, relations = _followed_relations(checkpoint, parsed, parses, longest)
     return {
         "schema_version": SCHEMA_VERSION,
         "model": checkpoint.name,
@@ -101,9 +84,7 @@ def make_report(
         "num_heads": list(config.num_heads),
         "pruned": pruned,
         "corpus": {
-            "name": sample.name,
-            "sha256": sample.sha256,
-            "texts_in_file": sample.seen,
+            **drawn,
             "texts": behaviour.texts,
             "tokens": behaviour.tokens,
             "max_tokens": longest,
@@ -113,12 +94,26 @@ def make_report(
         "heads": _heads(config, behaviour, importance, followed),
         "importance": {
             "texts": len(pairs.texts) if pairs else len(weighed),
-            "pairs": _describe(request.pairs, pairs=len(pairs.left)) if request.pairs and pairs else None,
+            "pairs": _describe(rated, pairs=len(pairs.left)) if rated and pairs else None,
             "agreement": _agreement(importance),
         },
         "redundancy": _redundancy(behaviour, config),
         "relations": relations,
     }
+
+
+def _draw_texts(
+    checkpoint: Checkpoint, corpus: Path, most: int, longest: int
+) -> tuple[dict[str, Any], list[TokenizedText]]:
+    """What the report says of the file, and the texts drawn from it."""
+    sample = sample_corpus(corpus, most)
+    texts = tokenize(sample.texts, checkpoint.tokenizer, longest)
+    if len(texts) < FEWEST_TEXTS:
+        raise SourceError(
+            f"{corpus}: {len(texts)} of {len(sample.texts)} texts drawn hold a token that the model can read; "
+            f"at least {FEWEST_TEXTS} are needed (--texts)"
+        )
+    return {"name": sample.name, "sha256": sample.sha256, "texts_in_file": sample.seen}, texts
 
 
 def _choose_pairs(checkpoint: Checkpoint, path: Path, most: int, longest: int) -> TokenizedPairs:

@@ -23,7 +23,7 @@ from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor, nn
 
-from export.heads.intervals import Estimate, RunningMean
+from export.heads.intervals import Estimate, estimate
 from export.similarity import rank_correlations
 from export.texts import TextBatch, TokenizedText
 from model.analysis.arrays import Float32Array, Float64Array
@@ -123,23 +123,20 @@ class CorpusStatistics:
         """Starts with the corpus' token counts, which say what is rare, and whether queries see earlier keys only."""
         self._counts = counts
         self._causal = causal
-        self._means = {name: RunningMean() for name in REPORTED}
+        self._values: dict[str, list[Float64Array | None]] = {name: [] for name in REPORTED}
         self._corners: list[Float32Array] = []
 
     def add(self, text: TokenizedText, heads: HeadsOfText, *, keep_corner: bool) -> None:
         """Takes one text; its first positions are kept in memory, for the variability, where `keep_corner` is set."""
         for name, values in self._of_text(text, heads).items():
-            self._means[name].add(values)
+            self._values[name].append(values)
         if keep_corner and len(text.ids) >= FIRST_POSITIONS:
             self._corners.append(heads.weights[:, :FIRST_POSITIONS, :FIRST_POSITIONS].copy())
 
     def estimates(self) -> dict[str, Estimate]:
         """Every statistic that some text defines, by name."""
-        if self._corners:
-            for values in variability(np.stack(self._corners)):
-                self._means["variability"].add(values)
-            self._corners.clear()
-        return {name: found for name, mean in self._means.items() if (found := mean.estimate())}
+        by_text = {**self._values, "variability": variability(np.stack(self._corners)) if self._corners else []}
+        return {name: found for name, values in by_text.items() if (found := estimate(values))}
 
     def _of_text(self, text: TokenizedText, heads: HeadsOfText) -> dict[str, Float64Array | None]:
         weights = heads.weights

@@ -18,13 +18,7 @@ from model.config import Pooling
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A network, and the artifact that serves it, if there is one.
-
-    Attributes:
-        checkpoint: the network, without the heads that the artifact lost.
-        artifact: None where a checkpoint was named.
-        whole: the network with all its heads.
-    """
+    """A network without the heads that its artifact lost, and whole; the artifact is None if a checkpoint was named."""
 
     checkpoint: Checkpoint
     artifact: Artifact | None
@@ -68,7 +62,11 @@ def find_subject(
     whole = checkpoint = _read_as_exported(folder, manifest)
     if manifest.pruning is not None:
         checkpoint = replace(whole, encoder=apply_removal(whole.encoder, manifest.pruning["removed"]))
-    _check_same(manifest, checkpoint)
+    found, expected = checkpoint.source.sha256, manifest.source.sha256
+    if found != expected:
+        raise SourceError(f"the weights have SHA-256 {found}, the artifact was made from {expected}")
+    if checkpoint.encoder.config != manifest.config:
+        raise SourceError("the weights' network is not the artifact's: export it again with this version")
     return Subject(checkpoint, artifact, whole)
 
 
@@ -87,28 +85,10 @@ def _origin(manifest: Manifest, weights: str | None) -> tuple[str | None, str | 
 
 def _read_as_exported(folder: Folder, manifest: Manifest) -> Checkpoint:
     """The checkpoint, read with the choices of the export."""
-    return read_checkpoint(
-        folder,
-        name=manifest.model,
-        adapter=manifest.source.adapter,
-        task=manifest.task,
-        pooling=_pooling_to_tell(folder, manifest),
-    )
-
-
-def _pooling_to_tell(folder: Folder, manifest: Manifest) -> Pooling | None:
-    """The artifact's pooling; None where the folder says itself how to pool, and so refuses to be told."""
+    adapter, pooling = manifest.source.adapter, manifest.config.pooling
+    told: Pooling | None = pooling
     try:
-        pooling, adapter = manifest.config.pooling, manifest.source.adapter
         read_pipeline(folder.path, manifest.task, pooling, adapter=adapter, allows_pickles=folder.allows_pickles)
-    except UnsupportedModel:
-        return None
-    return manifest.config.pooling
-
-
-def _check_same(manifest: Manifest, checkpoint: Checkpoint) -> None:
-    found, expected = checkpoint.source.sha256, manifest.source.sha256
-    if found != expected:
-        raise SourceError(f"the weights have SHA-256 {found}, the artifact was made from {expected}")
-    if checkpoint.encoder.config != manifest.config:
-        raise SourceError("the weights' network is not the artifact's: export it again with this version")
+    except UnsupportedModel:  # the folder says itself how to pool, and so refuses to be told
+        told = None
+    return read_checkpoint(folder, name=manifest.model, adapter=adapter, task=manifest.task, pooling=told)

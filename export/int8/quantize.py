@@ -4,6 +4,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -104,11 +105,9 @@ def steps_for(seen: Range, weights: list[Tensor]) -> Steps:
 def quantize_encoder(encoder: Encoder, ranges: Mapping[str, Range]) -> Encoder:
     """The 8-bit form of a post-norm encoder from the ranges of `see_ranges`; the original is left as it was."""
     quantized = copy.deepcopy(encoder)
-    norm = quantized.embeddings.to_hidden or _layer_norm(quantized.embeddings.norm)
+    norm = quantized.embeddings.to_hidden or cast(nn.LayerNorm, quantized.embeddings.norm)
     for index, layer in enumerate(encoder.layers):
-        if not isinstance(layer, EncoderLayer):
-            raise TypeError(f"layers.{index} is {type(layer).__name__}, expected EncoderLayer")
-        made, entry = _quantize_layer(layer, f"layers.{index}", ranges)
+        made, entry = _quantize_layer(cast(EncoderLayer, layer), f"layers.{index}", ranges)
         _put_in_steps(norm, entry)
         quantized.layers[index] = made
         norm = made.feed_forward_norm
@@ -120,7 +119,9 @@ def _quantize_layer(layer: EncoderLayer, name: str, ranges: Mapping[str, Range])
     reading = [attention.query, attention.key, attention.value] if attention.num_heads else []
     entry = steps_for(ranges[f"{name}.attention"], [linear.weight for linear in reading] or [torch.ones(1, 1)])
     middle = steps_for(ranges[f"{name}.feed_forward"], [feed_forward.up.weight])
-    attention_norm = _layer_norm(copy.deepcopy(layer.attention_norm))
+    attention_norm, feed_forward_norm = (
+        cast(nn.LayerNorm, copy.deepcopy(norm)) for norm in (layer.attention_norm, layer.feed_forward_norm)
+    )
     _put_in_steps(attention_norm, middle)
     up = _linear(feed_forward.up.weight, feed_forward.up.bias, middle)
     down = QuantizedLinear(feed_forward.down.weight.double(), None, zero_point=DOWN_ZERO_POINT)
@@ -132,7 +133,7 @@ def _quantize_layer(layer: EncoderLayer, name: str, ranges: Mapping[str, Range])
         attention_norm=attention_norm,
         feed_forward=QuantizedFeedForward(up, down, bias, feed_forward.activation_name, lowest),
         feed_forward_scale=middle.size,
-        feed_forward_norm=_layer_norm(copy.deepcopy(layer.feed_forward_norm)),
+        feed_forward_norm=feed_forward_norm,
     )
     return made, entry
 
@@ -167,9 +168,3 @@ def _put_in_steps(norm: nn.LayerNorm | nn.Linear, steps: Steps) -> None:
     size = steps.size[:, None] if isinstance(norm, nn.Linear) else steps.size
     norm.weight = nn.Parameter((norm.weight.double() / size).float(), requires_grad=False)
     norm.bias = nn.Parameter((norm.bias.double() / steps.size + steps.offset).float(), requires_grad=False)
-
-
-def _layer_norm(module: nn.Module) -> nn.LayerNorm:
-    if not isinstance(module, nn.LayerNorm):
-        raise TypeError(f"a norm is {type(module).__name__}, expected LayerNorm")
-    return module

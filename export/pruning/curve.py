@@ -3,21 +3,36 @@
 With rated pairs quality is Spearman's correlation of the cosines with the ratings, x 100. Without: the cosine of the
 embedding with the whole network's, x 100, mean over texts. Either way a point is a hundredth, and the whole network is
 where the loss is 0.
+
+Beside it, how fast the graph is, and how fast it could be at most. A pruned graph is timed against the whole one: CPU
+time on one thread, as a worker of the service runs it. They run in turns, so that a drift of the machine changes both
+alike. On an idle machine CPU time on one thread is the latency; on a busy one it is an estimate of it.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from tqdm import tqdm
 
+from export.checkpoint import Checkpoint
+from export.exporter import write_graph
+from export.graph import trace
 from export.heads.corpus import TokenizedPairs
 from export.heads.importance import embed
+from export.precision import to_precision
 from export.pruning.removal import remove_heads
+from export.runtime import Session
 from export.similarity import pair_cosines, rank_correlations, row_cosines
-from export.texts import TokenizedText
+from export.texts import Inputs, TokenizedText, batch_inputs, collate
 from model.analysis.arrays import Float64Array
+from model.artifact import GRAPH
+from model.config import EncoderConfig
+from model.config_parts import Precision
 from model.encoder import Encoder
 
 STEPS = 10  # of the curve, as Michel et al. 2019 prune by tenths
@@ -81,25 +96,6 @@ def make_judge(encoder: Encoder, texts: Sequence[TokenizedText], pairs: Tokenize
     return Judge(judged, pairs.ratings if pairs else None, embed(encoder, judged))
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One share removed: the quality by importance, and the points of each random order."""
-
-    removed: int
-    quality: PruningQuality
-    random: tuple[float, ...]
-
-    def to_dict(self, heads: int, whole: PruningQuality) -> dict[str, Any]:
-        """As JSON types."""
-        return {
-            "removed": self.removed,
-            "share": round(self.removed / heads, 4),
-            **{name: round(value, 5) for name, value in asdict(self.quality).items()},
-            "lost": round(whole.points - self.quality.points, 5),
-            "random_points": [round(points, 5) for points in self.random],
-        }
-
-
 def counts(heads: int) -> list[int]:
     """How many heads each step has removed, from 0 to all but one step's; without repetitions in small networks."""
     return sorted({round(heads * step / STEPS) for step in range(STEPS)})
@@ -107,13 +103,21 @@ def counts(heads: int) -> list[int]:
 
 def draw_curve(
     encoder: Encoder, judge: Judge, order: Sequence[int], randoms: Sequence[Sequence[int]], removals: Sequence[int]
-) -> list[Point]:
-    """Measures every step in every order."""
-    points = []
+) -> list[dict[str, Any]]:
+    """Every step's quality by importance, and the points of each random order, as JSON types."""
+    points, whole = [], judge.judge_whole()
     with tqdm(total=len(removals) * (1 + len(randoms)), desc="curve", unit="network", leave=False) as bar:
         for removed in removals:
             quality, *others = (_judge(encoder, judge, drawn[:removed]) for drawn in (order, *randoms))
-            points.append(Point(removed, quality, tuple(other.points for other in others)))
+            points.append(
+                {
+                    "removed": removed,
+                    "share": round(removed / len(order), 4),
+                    **{name: round(value, 5) for name, value in asdict(quality).items()},
+                    "lost": round(whole.points - quality.points, 5),
+                    "random_points": [round(other.points, 5) for other in others],
+                }
+            )
             bar.update(1 + len(randoms))
     return points
 
@@ -143,3 +147,91 @@ def most_within(encoder: Encoder, judge: Judge, order: Sequence[int], allowed: f
 
 def _judge(encoder: Encoder, judge: Judge, removed: Sequence[int]) -> PruningQuality:
     return judge.judge(remove_heads(encoder, removed)) if removed else judge.judge_whole()
+
+
+BATCH_SIZES = (1, 8, 32)
+SECONDS = 0.6  # a graph and batch size: enough for a median of the slowest
+FEWEST_RUNS, MOST_RUNS = 5, 60
+WARM_UP = 2
+Timings = dict[int, dict[int, dict[str, float]]]  # by heads removed, and batch size
+
+
+def time_steps(
+    checkpoint: Checkpoint,
+    order: Sequence[int],
+    removals: Sequence[int],
+    texts: Sequence[TokenizedText],
+    precision: Precision,
+) -> Timings:
+    """Timings of every step by heads removed and batch size, each step's graph against the whole one."""
+    timings: Timings = {}
+    with tempfile.TemporaryDirectory() as directory:
+        whole = _write(checkpoint, Path(directory) / "whole", precision)
+        inputs = _inputs_of(texts, checkpoint.encoder.config)
+        for removed in tqdm(removals, desc="timing", unit="graph", leave=False):
+            pruned = replace(checkpoint, encoder=remove_heads(checkpoint.encoder, order[:removed]))
+            other = _write(pruned, Path(directory) / "pruned", precision)
+            own = _inputs_of(texts, pruned.encoder.config)
+            timings[removed] = compare(whole, other, {size: (inputs[size], own[size]) for size in inputs})
+    return timings
+
+
+def _write(checkpoint: Checkpoint, directory: Path, precision: Precision) -> Path:
+    directory.mkdir(exist_ok=True)
+    write_graph(trace(to_precision(checkpoint, precision).traced), directory)
+    return directory / GRAPH
+
+
+def compare(whole: Path, pruned: Path, inputs: Mapping[int, tuple[Inputs, Inputs]]) -> dict[int, dict[str, float]]:
+    """Times the graph with all heads and another, on inputs of either by batch size: medians over turns.
+
+    CPU seconds of a run of the pruned and of the whole graph, and how many times faster the first is.
+    """
+    first, second = Session(whole, threads=1), Session(pruned, threads=1)
+    timings = {}
+    for size, (of_whole, of_pruned) in inputs.items():
+        for _ in range(WARM_UP):
+            first.run(of_whole)
+            second.run(of_pruned)
+        turns: list[tuple[float, float]] = []
+        end = time.process_time() + 2 * SECONDS
+        while len(turns) < FEWEST_RUNS or (time.process_time() < end and len(turns) < MOST_RUNS):
+            turns.append((_seconds(first, of_whole), _seconds(second, of_pruned)))
+        times = np.array(turns)
+        whole_seconds, seconds = np.median(times, axis=0).tolist()
+        speed = float(np.median(times[:, 0] / times[:, 1]))
+        timings[size] = {"seconds": seconds, "whole_seconds": whole_seconds, "speed": speed}
+    return timings
+
+
+def _seconds(session: Session, inputs: Inputs) -> float:
+    begun = time.process_time()
+    session.run(inputs)
+    return time.process_time() - begun
+
+
+def _inputs_of(texts: Sequence[TokenizedText], config: EncoderConfig) -> dict[int, Inputs]:
+    """One batch of each size, of texts as they come: the first ones, padded."""
+    return {size: batch_inputs(config, collate(texts[:size])) for size in BATCH_SIZES if size <= len(texts)}
+
+
+def with_bounds(timings: Timings, heads: int) -> dict[str, Any]:
+    """Timings as JSON, next to the bound 1 / (1 - s p) with s the share of time that goes with all heads (Amdahl)."""
+    shares = {size: max(0.0, 1 - 1 / timing["speed"]) for size, timing in timings[heads].items()}
+    latency = [
+        {
+            "removed": removed,
+            "share": round(removed / heads, 4),
+            "batches": {
+                str(size): {
+                    "seconds": round(timing["seconds"], 7),
+                    "whole_seconds": round(timing["whole_seconds"], 7),
+                    "speed": round(timing["speed"], 4),
+                    "bound": round(1 / (1 - shares[size] * removed / heads), 4),
+                }
+                for size, timing in by_size.items()
+            },
+        }
+        for removed, by_size in timings.items()
+    ]
+    return {"attention_share": {str(size): round(share, 4) for size, share in shares.items()}, "latency": latency}

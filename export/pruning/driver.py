@@ -13,17 +13,26 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from export.checkpoint import Checkpoint, require_embedding
 from export.errors import ParityError, SourceError
 from export.heads.corpus import TokenizedPairs, read_pairs, require_ratings, shuffle_places, tokenize_pairs
 from export.heads.importance import drift, embed, embed_without_each, jacobian, loss_gradient
-from export.heads.statistics import Capture
-from export.pruning.curve import RANDOM_ORDERS, Judge, PruningQuality, counts, draw_curve, make_judge, most_within
+from export.heads.intervals import estimate
+from export.heads.measure import each_text
+from export.pruning.curve import (
+    RANDOM_ORDERS,
+    Judge,
+    PruningQuality,
+    counts,
+    draw_curve,
+    make_judge,
+    most_within,
+    time_steps,
+    with_bounds,
+)
 from export.pruning.removal import remove_heads
-from export.pruning.timing import time_steps, with_bounds
-from export.texts import HELD_OUT_TEXTS, TEXTS, TokenizedText, batches, read_texts, tokenize
+from export.texts import HELD_OUT_TEXTS, TEXTS, TokenizedText, read_texts, tokenize
 from model.analysis.arrays import Float64Array
 from model.artifact import hash_file
 from model.config_parts import Precision
@@ -36,27 +45,6 @@ MOST_CHOOSING = 200  # texts or pairs: importance may run the network once a hea
 MOST_JUDGED = 500  # pairs, for each of the networks along a curve
 SEED = 0
 Definition = Literal["leave_one_out", "jacobian", "output_norm", "loss_gradient"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PruningRequest:
-    """How much to remove, and by what.
-
-    Attributes:
-        share: of the heads, or None.
-        lose: points of quality that may be lost, where `share` is None.
-        definition: of importance; None for the default.
-        pairs: file of rated pairs, or None.
-        calibration: text, one a line, instead of what ships with the project; not used with pairs.
-        with_curve: whether quality and speed are measured along the whole way.
-    """
-
-    share: float | None = None
-    lose: float | None = None
-    definition: Definition | None = None
-    pairs: Path | None = None
-    calibration: Path | None = None
-    with_curve: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +79,28 @@ class Material:
     described: dict[str, Any]
 
 
-def prune(checkpoint: Checkpoint, request: PruningRequest, precision: Precision = "fp32") -> Pruned:
-    """Chooses heads, removes them from a copy, and measures what that cost; graphs in `precision` are timed.
+def prune(
+    checkpoint: Checkpoint,
+    *,
+    share: float | None = None,
+    lose: float = 0.0,
+    definition: Definition | None = None,
+    pairs: Path | None = None,
+    calibration: Path | None = None,
+    with_curve: bool = True,
+    precision: Precision = "fp32",
+) -> Pruned:
+    """Chooses heads, removes them from a copy, and measures what that cost.
+
+    Args:
+        checkpoint: the network.
+        share: of the heads to remove; None for as many as `lose` allows.
+        lose: points of quality that may be lost.
+        definition: of importance; None for the default.
+        pairs: file of rated pairs, or None.
+        calibration: text, one a line, instead of what ships with the project; not used with pairs.
+        with_curve: whether quality and speed are measured along the whole way.
+        precision: of the graphs that are timed.
 
     Raises:
         SourceError: a file cannot be used, or nothing is left to choose from.
@@ -104,17 +112,20 @@ def prune(checkpoint: Checkpoint, request: PruningRequest, precision: Precision 
     heads = sum(encoder.config.num_heads)
     if not heads:
         raise SourceError(f"{checkpoint.name} has no heads to remove")
-    if request.share is not None and not round(request.share * heads):
-        raise SourceError(f"{request.share} of {heads} heads is less than one: ask for at least {1 / heads:.3g}")
-    material = read_material(checkpoint, request.pairs, request.calibration)
-    definition = request.definition or ("loss_gradient" if material.pairs else "jacobian")
+    if share is not None and not round(share * heads):
+        raise SourceError(f"{share} of {heads} heads is less than one: ask for at least {1 / heads:.3g}")
+    material = read_material(checkpoint, pairs, calibration)
+    definition = definition or ("loss_gradient" if material.pairs else "jacobian")
     order = least_first(importance(encoder, definition, material.texts, material.pairs))
-    removed = order[: _count(encoder, request, material, order)]
+    if share is None:  # the texts that the result is judged by have no part in it
+        count = most_within(encoder, make_judge(encoder, material.texts, material.pairs), order, lose)
+    else:
+        count = round(share * heads)
+    removed = order[:count]
     pruned = remove_heads(encoder, removed)
-    made = replace(checkpoint, encoder=pruned)
     before, after = material.judge.judge_whole(), material.judge.judge(pruned)
     record = {
-        "asked": {"share": request.share} if request.share is not None else {"points": request.lose},
+        "asked": {"points": lose} if share is None else {"share": share},
         "definition": definition,
         **material.described,
         "num_heads_before": list(encoder.config.num_heads),
@@ -125,17 +136,8 @@ def prune(checkpoint: Checkpoint, request: PruningRequest, precision: Precision 
         "after": _rounded(after),
         "masked_difference": _masked_difference(encoder, pruned, removed, material.texts),
     }
-    curve = _curve(checkpoint, record, order, material, precision) if request.with_curve else None
-    return Pruned(made, record, curve)
-
-
-def _count(encoder: Encoder, request: PruningRequest, material: Material, order: Sequence[int]) -> int:
-    """How many heads go; the texts that the result is judged by have no part in it."""
-    if request.share is not None:
-        return round(request.share * len(order))
-    if request.lose is None:
-        raise ValueError("neither a share nor a loss was asked for")
-    return most_within(encoder, make_judge(encoder, material.texts, material.pairs), order, request.lose)
+    curve = _curve(checkpoint, record, order, material, precision) if with_curve else None
+    return Pruned(replace(checkpoint, encoder=pruned), record, curve)
 
 
 def _masked_difference(
@@ -173,7 +175,7 @@ def _curve(
         "random_orders": RANDOM_ORDERS,
         "chosen": len(record["removed"]),
         "chosen_share": record["share"],
-        "curve": [point.to_dict(heads, points[0].quality) for point in points],
+        "curve": points,
         **with_bounds(latency, heads),
     }
 
@@ -182,82 +184,56 @@ def _rounded(quality: PruningQuality) -> dict[str, float]:
     return {name: round(value, 6) for name, value in asdict(quality).items()}
 
 
-def read_material(checkpoint: Checkpoint, pairs: Path | None, calibration: Path | None) -> Material:
-    """Reads the halves.
-
-    Raises:
-        SourceError: a file cannot be used, or half of its pairs are too few or all rated alike.
-    """
-    return _from_pairs(checkpoint, pairs) if pairs else _from_texts(checkpoint, calibration or TEXTS)
-
-
 def halve(count: int) -> tuple[list[int], list[int]]:
     """Places of the pairs that heads are chosen by, and of those that the choice is judged by."""
     places, half = shuffle_places(count), (count + 1) // 2
     return sorted(places[:half][:MOST_CHOOSING]), sorted(places[half:][:MOST_JUDGED])
 
 
-def _from_pairs(checkpoint: Checkpoint, path: Path) -> Material:
-    pairs = read_pairs(path)
-    longest = min(LONGEST, checkpoint.max_sequence_length)
-    chosen, judged = (
-        require_ratings(tokenize_pairs(pairs.choose(half), checkpoint.tokenizer, longest), path, purpose)
-        for half, purpose in zip(halve(len(pairs.left)), ("to choose heads by", "to judge by"), strict=True)
-    )
-    described = {
-        "text": {"name": path.name, "sha256": hash_file(path)},
-        "chosen_on_pairs": len(chosen.left),
-        "judged_on_pairs": len(judged.left),
-    }
-    return Material(chosen.texts, chosen, make_judge(checkpoint.encoder, judged.texts, judged), described)
+def read_material(checkpoint: Checkpoint, pairs: Path | None, calibration: Path | None) -> Material:
+    """Reads the halves.
 
-
-def _from_texts(checkpoint: Checkpoint, path: Path) -> Material:
-    longest = min(LONGEST, checkpoint.max_sequence_length)
+    Raises:
+        SourceError: a file cannot be used, or half of its pairs are too few or all rated alike.
+    """
+    encoder, tokenizer, longest = checkpoint.encoder, checkpoint.tokenizer, min(LONGEST, checkpoint.max_sequence_length)
+    path = pairs or calibration or TEXTS
+    described: dict[str, Any] = {"text": {"name": path.name, "sha256": hash_file(path)}}
+    if pairs:
+        rated = read_pairs(pairs)
+        chosen, judged = (
+            require_ratings(tokenize_pairs(rated.choose(half), tokenizer, longest), pairs, purpose)
+            for half, purpose in zip(halve(len(rated.left)), ("to choose heads by", "to judge by"), strict=True)
+        )
+        described |= {"chosen_on_pairs": len(chosen.left), "judged_on_pairs": len(judged.left)}
+        return Material(chosen.texts, chosen, make_judge(encoder, judged.texts, judged), described)
     texts, held_out = (
-        tokenize(read_texts(source)[:MOST_CHOOSING], checkpoint.tokenizer, longest) for source in (path, HELD_OUT_TEXTS)
+        tokenize(read_texts(source)[:MOST_CHOOSING], tokenizer, longest) for source in (path, HELD_OUT_TEXTS)
     )
-    described = {
-        "text": {"name": path.name, "sha256": hash_file(path)},
-        "chosen_on_texts": len(texts),
-        "judged_on_texts": len(held_out),
-    }
-    return Material(texts, None, make_judge(checkpoint.encoder, held_out, None), described)
+    described |= {"chosen_on_texts": len(texts), "judged_on_texts": len(held_out)}
+    return Material(texts, None, make_judge(encoder, held_out, None), described)
 
 
 def importance(
     encoder: Encoder, definition: Definition, texts: Sequence[TokenizedText], pairs: TokenizedPairs | None
 ) -> Float64Array:
-    """Importance of every head [H] by a definition of `export.heads.importance`.
+    """Importance of every head [H] by a definition of `export.heads.importance`; `loss_gradient` needs pairs.
 
     Raises:
-        ValueError: the definition needs rated pairs, and there are none.
+        ValueError: there is no text to measure it on, or there are no pairs.
     """
-    if definition == "loss_gradient":
-        if pairs is None:
-            raise ValueError("loss_gradient needs rated pairs")
-        estimate = loss_gradient(encoder, pairs)
-    elif definition == "jacobian":
-        estimate = jacobian(encoder, texts)
-    elif definition == "output_norm":
-        return _output_norms(encoder, texts)
-    else:
+    if definition == "leave_one_out":
         whole = embed(encoder, texts)
         return np.array([drift(without, whole).mean() for without in embed_without_each(encoder, texts)])
-    if estimate is None:
+    if definition == "output_norm":
+        found = estimate(heads.output_norms.mean(axis=-1) for _, heads in each_text(encoder, texts, "norms"))
+    elif definition == "jacobian":
+        found = jacobian(encoder, texts)
+    else:
+        found = loss_gradient(encoder, pairs) if pairs else None
+    if found is None:
         raise ValueError("no text to measure importance on")
-    return estimate.mean
-
-
-def _output_norms(encoder: Encoder, texts: Sequence[TokenizedText]) -> Float64Array:
-    capture = Capture(encoder)
-    norms = [
-        heads.output_norms.mean(axis=-1, dtype=np.float64)
-        for batch in tqdm(list(batches(texts, sum(encoder.config.num_heads))), desc="norms", unit="batch", leave=False)
-        for heads in capture.run(batch)
-    ]
-    mean: Float64Array = np.mean(norms, axis=0)
-    return mean
+    return found.mean
 
 
 def least_first(values: Float64Array) -> list[int]:

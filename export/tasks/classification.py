@@ -13,6 +13,8 @@ from scipy.stats import kendalltau
 from torch import Tensor
 
 from export.errors import UnsupportedModel
+from export.families.family import choose
+from export.modules import read_torch_class
 from export.tasks import yes_no
 from export.tasks.definition import Rows, TaskExport, TaskSource, Threshold
 from model.config import EncoderConfig
@@ -97,16 +99,13 @@ def read_activation(source: TaskSource, labels: int) -> ScoreActivation:
         or described.get("sbert_ce_default_activation_function")
     )
     if named is not None:
-        activation = str(named).rpartition(".")[-1]
-        if activation not in ACTIVATIONS or not str(named).startswith("torch."):
-            raise UnsupportedModel(f"activation_fn {named}: torch's {', '.join(ACTIVATIONS)} are supported")
-        return ACTIVATIONS[activation]
+        return read_torch_class(named, ACTIVATIONS)
     problem = described.get("problem_type")
     if labels == 1 and (source.pipeline.around or "sentence_transformers" in described):
         return "sigmoid"  # CrossEncoder's, whatever problem_type says
-    if problem is not None and problem not in PROBLEMS:
-        raise UnsupportedModel(f"problem_type {problem!r}: one of {', '.join(PROBLEMS)} is supported")
-    return PROBLEMS[problem] if problem is not None else "sigmoid" if labels == 1 else "softmax"
+    if problem is not None:
+        return choose(described, "problem_type", PROBLEMS)
+    return "sigmoid" if labels == 1 else "softmax"
 
 
 def measure(found: Rows, expected: Rows) -> dict[str, float]:

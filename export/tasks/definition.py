@@ -62,9 +62,14 @@ class TaskSource(NamedTuple):
         Raises:
             UnsupportedModel: the family has no such table, or the checkpoint no such layers.
         """
+        kind, own = self.described.get("model_type"), self.family.own_setting
         if layers is None:
-            kind = self.described.get("model_type")
             raise UnsupportedModel(f"task {self.pipeline.task} is not supported for networks of model_type {kind!r}")
+        if own in self.described:
+            raise UnsupportedModel(
+                f"task {self.pipeline.task} is not supported for the own code of {kind}: it is for what `transformers` "
+                f"saves, whose config.json does not say {own}"
+            )
         state = pick(self.tensors, layers.names, prefixes=self.family.prefixes)
         if not state:
             raise UnsupportedModel(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.families.family import Family
-from export.families.polyhead import POLYHEAD
+from export.families.own import POLYHEAD
 from export.pipeline import Pipeline
 from export.tasks.classification import CLASSIFICATION, TOKEN_CLASSIFICATION
 from export.tasks.definition import TaskExport, TaskSource

@@ -36,13 +36,12 @@ def _thresholds(mean: float, worst: float) -> tuple[Threshold, ...]:
 def read_embedding(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict[str, Tensor]]:
     """The network with its dense layers after pooling: its own first, then the modules."""
     layers, first = source.pipeline.dense, len(config.projections)
-    projections = tuple(Projection(size=dense.size, bias=dense.bias, activation=dense.activation) for dense in layers)
     state = {
         f"task_layers.projections.{index}.{name}": tensor
         for index, dense in enumerate(layers, first)
         for name, tensor in dense.state.items()
     }
-    return replace(config, projections=config.projections + projections), state
+    return replace(config, projections=(*config.projections, *(dense.settings for dense in layers))), state
 
 
 def measure_embedding(found: Rows, expected: Rows) -> dict[str, float]:
@@ -72,7 +71,7 @@ def read_multi_vector(source: TaskSource, config: EncoderConfig) -> tuple[Encode
     layers = list(pipeline.dense)
     if pipeline.inline:
         weight = source.tensors[INLINE_DENSE]
-        layers = [Dense(len(weight), False, "identity", {"weight": weight})]
+        layers = [Dense(Projection(size=len(weight), bias=False, activation="identity"), {"weight": weight})]
     tokenizer = read_tokenizer(pipeline.transformer)
     if not layers and (file := pipeline.transformer / COLBERT_LAYER).is_file():
         layers = [_read_layer(file, pipeline)]
@@ -82,16 +81,13 @@ def read_multi_vector(source: TaskSource, config: EncoderConfig) -> tuple[Encode
         skipped = _skipped_ids(late.skiplist_words, tokenizer)
     else:
         raise UnsupportedModel(f"task multi_vector needs a Dense module on tokens: {pipeline.found.sign}")
-    last = layers[-1]
+    *hidden, last = (dense.settings for dense in layers)
     settings = MultiVectorSettings(
         size=last.size,
         bias=last.bias,
         dense_activation=last.activation,
         residual=last.residual,
-        hidden_layers=tuple(
-            Projection(size=dense.size, bias=dense.bias, activation=dense.activation, residual=dense.residual)
-            for dense in layers[:-1]
-        ),
+        hidden_layers=tuple(hidden),
         skipped_ids=skipped,
         skipped_in=late.skiplist_tasks,
         query_length=late.query_length,
@@ -106,20 +102,12 @@ def read_multi_vector(source: TaskSource, config: EncoderConfig) -> tuple[Encode
     return replace(config, task="multi_vector", task_settings=settings), state
 
 
-def read_token_outputs(pipeline: Pipeline, hidden_size: int) -> dict[str, NDArray[Any]]:
-    """BGE-M3's layers on tokens, for `FURTHER_OUTPUTS`; empty if the folder has none, or pickles are not allowed.
-
-    Raises:
-        UnsupportedModel: layers of another form.
-    """
+def read_token_outputs(pipeline: Pipeline) -> dict[str, NDArray[Any]]:
+    """BGE-M3's layers on tokens, for `FURTHER_OUTPUTS`; empty if the folder has none, or pickles are not allowed."""
     files = [pipeline.transformer / name for name in (SPARSE_LAYER, COLBERT_LAYER)]
     if pipeline.task != "embedding" or not pipeline.allows_pickles or not all(file.is_file() for file in files):
         return {}
     sparse, vectors = (read_file(file) for file in files)
-    if {*sparse} != {"weight", "bias"} or sparse["weight"].shape != (1, hidden_size):
-        raise UnsupportedModel(f"{SPARSE_LAYER}: expected a layer from {hidden_size} numbers to one")
-    if {*vectors} != {"weight", "bias"} or vectors["weight"].shape[1:] != (hidden_size,):
-        raise UnsupportedModel(f"{COLBERT_LAYER}: expected a layer on {hidden_size} numbers")
     named = read_json(pipeline.transformer / "tokenizer_config.json")
     tokenizer = read_tokenizer(pipeline.transformer)
     specials = [named.get(f"{name}_token", default) for name, default in SPECIALS.items()]
@@ -138,7 +126,7 @@ def _read_layer(file: Path, pipeline: Pipeline) -> Dense:
     if not pipeline.allows_pickles:
         raise pickles_refused(str(pipeline.transformer), file.name)
     state = read_file(file)
-    return Dense(len(state["weight"]), "bias" in state, "identity", state)
+    return Dense(Projection(size=len(state["weight"]), bias="bias" in state, activation="identity"), state)
 
 
 def _skipped_ids(words: Sequence[str], tokenizer: Tokenizer) -> tuple[int, ...]:

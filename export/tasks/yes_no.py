@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from export.errors import UnsupportedModel
+from export.families.family import choose
 from export.pipeline import Pipeline
 from export.sources import CHAT_TEMPLATE, read_json
 from export.tasks.definition import TaskSource
@@ -114,11 +115,7 @@ def question_of(described: Mapping[str, Any]) -> Question:
     Raises:
         UnsupportedModel: a family without such models.
     """
-    kind = str(described.get("model_type"))
-    if kind not in QUESTIONS:
-        known = " and ".join(question.model for question in QUESTIONS.values())
-        raise UnsupportedModel(f"language models of model_type {kind!r} are not read as rerankers: {known} are")
-    return QUESTIONS[kind]
+    return choose(described, "model_type", QUESTIONS)
 
 
 def read(
@@ -149,10 +146,7 @@ def read(
 def _head_rows(source: TaskSource) -> Tensor:
     """The head's weights [vocabulary, D], which are the token embeddings if they are tied."""
     if source.described.get("tie_word_embeddings", False):
-        state: Mapping[str, Tensor] = source.family.read_state(source.tensors, source.described)
-        return state[EMBEDDINGS]
-    if HEAD not in source.tensors:
-        raise UnsupportedModel(f"the checkpoint has no {HEAD}, and tie_word_embeddings does not say that it needs none")
+        return source.family.read_state(source.tensors, source.described)[EMBEDDINGS]
     return source.tensors[HEAD]
 
 

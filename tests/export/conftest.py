@@ -39,7 +39,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def pairs_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.csv", 24)
+    return write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.csv", 40)
 
 
 @pytest.fixture(scope="session")

@@ -167,19 +167,6 @@ def test_gates_of_batch_mates_change_no_bit(
             assert np.array_equal(plain["last_hidden_state"][row, :length], mixed["last_hidden_state"][row, :length])
 
 
-def test_every_head_matters_and_gates_between_lie_between(opened: tuple[Session, EncoderConfig]) -> None:
-    session, config = opened
-    inputs, heads = batch_of(config, draw_rows((9,))), sum(config.num_heads)
-    plain = session.run(inputs)["pooled"]
-    for head in range(heads):
-        gates = np.ones((1, heads), np.float32)
-        changes = []
-        for gate in (0.9, 0.5, 0.0):
-            gates[0, head] = gate
-            changes.append(float(np.linalg.norm(session.run({**inputs, HEAD_GATES: gates})["pooled"] - plain)))
-        assert 0 < changes[0] < changes[1] < changes[2]
-
-
 def test_verification_refuses_a_head_that_keeps_its_bias(tiny_graph: Path, tmp_path: Path) -> None:
     """The graph of an encoder whose folded value bias stays when its head is closed."""
     encoder = draw_weights(Encoder(TINY))

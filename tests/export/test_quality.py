@@ -12,7 +12,7 @@ from export.checkpoint import Checkpoint, read_checkpoint
 from export.errors import QualityError, SourceError
 from export.exporter import export_artifact
 from export.precision import judge
-from export.quality import PrecisionQuality, measure_ranges
+from export.quality import measure_ranges, require_quality
 from export.sources import Folder
 from export.tasks.definition import Threshold
 from export.tasks.registry import EXPORTS
@@ -24,10 +24,10 @@ from tests.task_artifacts import TaskArtifact
 @pytest.mark.parametrize("figures", [(0.9975, 0.9975), (0.9999, 0.985), (math.nan, math.nan)])
 def test_a_figure_out_of_its_bounds_or_no_number_is_refused(figures: tuple[float, float]) -> None:
     thresholds, names = EXPORTS["embedding"].thresholds["int8"], ("cosine_mean", "cosine_worst")
-    PrecisionQuality(100, {"cosine_mean": 0.9989, "cosine_worst": 0.991}, []).check(thresholds, "Serve fp32")
+    require_quality({"texts": 100, "cosine_mean": 0.9989, "cosine_worst": 0.991}, thresholds, "Serve fp32")
     message = "over 100 held-out texts: cosine_mean .*; expected cosine_mean at least 0.998, .* at least 0.99. Serve"
     with pytest.raises(QualityError, match=message):
-        PrecisionQuality(100, dict(zip(names, figures, strict=True)), []).check(thresholds, "Serve fp32")
+        require_quality({"texts": 100, **dict(zip(names, figures, strict=True))}, thresholds, "Serve fp32")
 
 
 def test_one_label_is_judged_by_the_order_and_several_by_the_best(generator: np.random.Generator) -> None:

@@ -15,7 +15,6 @@ from export.errors import VerificationError
 from export.int8.quantize import Range, quantize_encoder
 from export.reference import available_bytes, float64_reference, needed_bytes, require_memory, widened_by_layer
 from model.config import EncoderConfig
-from model.config_parts import SparseSettings
 from model.decomposition.decompose import decompose
 from model.encoder import Encoder, EncoderOutput
 from tests.drawn_configs import LONGEST, VOCABULARY, configs
@@ -63,18 +62,18 @@ def test_any_network_widened_by_layer_gives_the_bits_of_the_whole(config: Encode
     require_same_bits(draw_weights(Encoder(config)))
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_sparse_task_reads_the_token_embeddings_in_float64(*, tied: bool) -> None:
-    config = {**TINY.to_dict(), "task": "sparse"}
-    made = EncoderConfig.from_dict({**config, "task_settings": {"tied": tied}})
-    assert isinstance(made.task_settings, SparseSettings)
-    require_same_bits(draw_weights(Encoder(made)))
-
-
 @pytest.mark.parametrize(
-    "change", [{"num_heads": [2, 2, 2], "shared_layers": [0, 1, 0]}, {"layer_signal_size": 4}], ids=str
+    "change",
+    [
+        {"num_heads": [2, 2, 2], "shared_layers": [0, 1, 0]},
+        {"layer_signal_size": 4},
+        *(
+            {"task": "sparse", "task_settings": {"tied": tied}} for tied in (True, False)
+        ),  # which reads token embeddings
+    ],
+    ids=str,
 )
-def test_shared_layers_and_signals_are_widened_too(change: dict[str, Any]) -> None:
+def test_every_part_is_widened(change: dict[str, Any]) -> None:
     require_same_bits(draw_weights(Encoder(EncoderConfig.from_dict({**TINY.to_dict(), **change}))))
 
 

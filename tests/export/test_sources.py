@@ -173,10 +173,10 @@ class Runs:
     ("held", "message"),
     [
         (Runs(), "refuses it (UnpicklingError)"),
-        ([torch.ones(1)], "holds list: expected tensors by name and nothing else"),
-        ({"state_dict": {"a": torch.ones(1)}, "b": torch.ones(1)}, "holds Tensor, dict: expected"),
-        ({1: torch.ones(1)}, "holds Tensor: expected tensors by name"),
-        ({"a": torch.ones(2).to_sparse()}, "holds a, which is no plain tensor"),
+        ([torch.ones(1)], "holds None, a list: expected plain tensors by name"),
+        ({"state_dict": {"a": torch.ones(1)}, "b": torch.ones(1)}, "holds state_dict, a dict: expected"),
+        ({1: torch.ones(1)}, "holds 1, a Tensor: expected plain tensors"),
+        ({"a": torch.ones(2).to_sparse()}, "holds a, a Tensor: expected plain tensors"),
     ],
 )
 def test_refuses_pickles_of_anything_but_tensors(

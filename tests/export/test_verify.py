@@ -11,10 +11,9 @@ import pytest
 from export.checkpoint import Checkpoint
 from export.errors import FusionError, ParityError, VerificationError
 from export.graph import input_names, output_names, trace
-from export.parity import Parity, Tolerance
 from export.precision import TOLERANCES
 from export.runtime import Session
-from export.verify import grid, one_of_a_kind
+from export.verify import Parity, Tolerance, grid, one_of_a_kind
 from export.verify import verify as verify_within
 from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, NORM_LAYERS
 from model.config import EncoderConfig
@@ -168,19 +167,19 @@ OFF = np.full((2, 3), 2e-5, np.float32)
 
 
 def test_as_many_times_pytorchs_own_rounding_is_allowed() -> None:
-    parity, tolerance = Parity(), Tolerance(1e-5, 1e-3, rounding=2.0)
-    parity.record("attentions.0", np.ones(1, np.float32), np.ones(1), tolerance)  # the output's values are up to 1
-    parity.record("gated.attentions.0", OFF, EXACT, tolerance, rounded=OFF * 0.3)
+    parity = Parity(Tolerance(1e-5, 1e-3, rounding=2.0))
+    parity.record("attentions.0", np.ones(1, np.float32), np.ones(1))  # the output's values are up to 1
+    parity.record("gated.attentions.0", OFF, EXACT, rounded=OFF * 0.3)
     with pytest.raises(ParityError, match="allowed are 1e-05, or 2 times PyTorch's own rounding of 6.00e-06"):
-        parity.judge(tolerance)
-    parity.record("attentions.1", OFF * 0.1, EXACT, tolerance, rounded=OFF * 0.55)  # the same output, elsewhere
-    parity.judge(tolerance)
-    found = parity.to_dict(tolerance)
+        parity.judge()
+    parity.record("attentions.1", OFF * 0.1, EXACT, rounded=OFF * 0.55)  # the same output, elsewhere
+    parity.judge()
+    found = parity.to_dict()
     assert (found["gated"], found["attentions"]) == (pytest.approx(2e-5), pytest.approx(2e-6))
     assert found["rounding"] == {"attentions": pytest.approx(1.1e-5)}
-    parity.record("pooled", OFF, EXACT, tolerance, rounded=OFF * 0.3)  # another output's rounding does not count
+    parity.record("pooled", OFF, EXACT, rounded=OFF * 0.3)  # another output's rounding does not count
     with pytest.raises(ParityError, match="pooled differs from the PyTorch encoder by 2.00e-05 at most"):
-        parity.judge(tolerance)
+        parity.judge()
 
 
 FAR = OFF * 10
@@ -207,22 +206,22 @@ FAR = OFF * 10
 )
 def test_a_difference_is_refused(found: Any, expected: Any, tolerance: Tolerance, rounded: Any, message: str) -> None:
     with pytest.raises(ParityError, match=re.escape(message)):
-        Parity().record("pooled", found, expected, tolerance, rounded)
+        Parity(tolerance).record("pooled", found, expected, rounded)
 
 
 def test_an_output_of_small_values_is_judged_by_them() -> None:
     small = np.full(4, 9e-6)
-    parity, tolerance = Parity(), Tolerance(1e-5, 1e-5, rounding=2.0)
-    parity.record("logits", np.zeros(4, np.float32), small, tolerance, rounded=small.astype(np.float32))
+    parity = Parity(Tolerance(1e-5, 1e-5, rounding=2.0))
+    parity.record("logits", np.zeros(4, np.float32), small, rounded=small.astype(np.float32))
     with pytest.raises(ParityError, match="logits differs from .* by 9.00e-06 at most; allowed are 9e-11"):
-        parity.judge(tolerance)
+        parity.judge()
     with pytest.raises(ParityError, match="pooled differs from the PyTorch encoder by nan"):
-        Parity(differences={"pooled": np.nan}).judge(tolerance)
+        Parity(parity.tolerance, differences={"pooled": np.nan}).judge()
 
 
 def test_differences_are_relative_to_large_references_only() -> None:
-    parity = Parity()
-    parity.record("last_hidden_state", np.array([1000.01], np.float32), np.array([1000.0]), Tolerance(2e-5, 2e-5))
+    parity = Parity(Tolerance(2e-5, 2e-5))
+    parity.record("last_hidden_state", np.array([1000.01], np.float32), np.array([1000.0]))
     assert parity.differences["last_hidden_state"] == pytest.approx(1e-5, rel=1e-2)
 
 

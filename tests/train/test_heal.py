@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
-from export.exporter import PruningRecord, export_artifact
-from export.pruning.driver import PruningRequest, prune
+from export.exporter import export_artifact
+from export.pruning.driver import prune
 from export.pruning.removal import apply_removal
 from export.texts import HELD_OUT_TEXTS
 from tests.task_artifacts import quick_export
@@ -64,9 +64,8 @@ def test_a_head_that_is_named_twice_goes_once(tiny_folder: Path, text_file: Path
 
 
 def test_an_artifact_of_a_folder_is_healed_of_what_it_lost(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
-    pruned = prune(read_back(tiny_folder), PruningRequest(share=0.4, with_curve=False))
+    pruned = prune(read_back(tiny_folder), share=0.4, with_curve=False)
     with quick_export():
-        record = PruningRecord(pruned.record)
-        export_artifact(pruned.checkpoint, tmp_path / "pruned", explains=False, pruning=record)
+        export_artifact(pruned.checkpoint, tmp_path / "pruned", explains=False, pruning=pruned.record)
     healed = heal(tmp_path / "pruned", text_file, weights_from=str(tiny_folder))
     assert healed.described["removed"] == pruned.record["removed"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from export.heads.intervals import RunningMean
+from export.heads import intervals
 from export.pruning.picture import Panel, draw_panels
 from export.sources import read_json
 from model.analysis.arrays import Float64Array
@@ -131,10 +131,7 @@ def difference_cells(figures: Mapping[str, Any]) -> str:
 
 def _means(table: Float64Array) -> list[dict[str, float]]:
     """Mean and interval over the seeds of each row of [rows, seeds]."""
-    running = RunningMean()
-    for column in table.T:
-        running.add(column)
-    found = running.estimate()
+    found = intervals.estimate(table.T)
     assert found is not None  # noqa: S101 - there is at least one seed
     bounds = (found.mean, found.low, found.high)
     return [dict(zip(("mean", "low", "high"), map(float, row), strict=True)) for row in zip(*bounds, strict=True)]

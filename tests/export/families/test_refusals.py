@@ -38,7 +38,7 @@ def test_a_monstrous_size_is_refused_before_memory_is_taken(model: FamilyModel, 
     for name in (settings.keys() & SIZE_NAMES) - bounded:
         write_config(model, tmp_path, {name: size})
         with pytest.raises(
-            UnsupportedModel, match="expected a whole number|is not a multiple of|leaves none|buckets|: 1 is supported"
+            UnsupportedModel, match="expected a whole number|is not a multiple of|buckets|: 1 is supported"
         ):
             read(tmp_path)
 
@@ -49,7 +49,6 @@ def test_a_monstrous_size_is_refused_before_memory_is_taken(model: FamilyModel, 
         ({"surprise": 1}, "unknown fields surprise"),
         ({"num_heads": "absent"}, "incomplete encoder configuration"),
         ({"num_heads": [1] * 10**4}, "num_heads has 10000 layers"),
-        ({"original_heads": 10**10, "kept_heads": [[0]]}, "original_heads is 10000000000"),
         ({"attention_positions": "rotary", "max_positions": 10**6, "d_k": 1024}, "1024000000 values in a table"),
         ({"positions": "sinusoidal", "max_positions": 10**6, "hidden_size": 1024}, "1024000000 values in a table"),
         ({"rope_theta": 10**400}, "rope_theta is 1000.*: expected a positive number"),
@@ -66,38 +65,49 @@ def test_settings_of_our_own_networks(change: dict[str, Any], message: str, tmp_
 
 
 NOMIC_OWN = {"rotary_emb_fraction": 1.0, "activation_function": "swiglu", "n_embd": 32}
+NO_BIAS = dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), False)
 BASE = {"rope_type": "default", "rope_theta": 1e4}
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 CASES: list[tuple[str, dict[str, Any], str]] = [
-    ("roberta", {"pad_token_id": None}, "pad_token_id None: positions are counted"),
-    ("roberta", {"max_position_embeddings": 2}, "max_position_embeddings 2 leaves none after the 2 unread"),
-    ("distilbert", {"num_attention_heads": 8}, "says num_attention_heads 8 and n_heads 4: which is right"),
+    ("roberta", {"pad_token_id": None}, "config.json is malformed: TypeError"),
+    ("roberta", {"max_position_embeddings": 2}, "max_positions is 0: expected a whole number"),
+    ("distilbert", {"num_attention_heads": 8}, "says n_heads 4 and num_attention_heads 8: which is right"),
     ("electra", {"is_causal": True}, "is_causal True: False, None is supported"),
-    ("deberta", {"conv_kernel_size": 3}, "conv_kernel_size 3: a convolution behind the first layer"),
-    ("deberta", {"embedding_size": 16}, "embedding_size 16: 32 is supported"),
+    ("deberta", {"conv_kernel_size": 3}, "conv_kernel_size 3: 0 is supported"),
     ("bert", {"surprise": 1, "another": 2}, "says another, surprise, which may change the network: install"),
     ("electra", {"embedding_size": -3}, "token_size is -3"),
     ("mpnet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets 64: 32 is supported"),
-    ("mpnet", {"max_position_embeddings": 2}, "max_position_embeddings 2 leaves none after the 2 unread"),
     ("mpnet", {"pruned_heads": {"0": [1]}}, "pruned_heads {'0': [1]}: None, {} is supported"),
     ("modernbert", {"layer_types": ["full_attention", "chunked_attention"] * 2}, "expected full_attention or sliding_"),
     ("modernbert", {"layer_types": ["full_attention"] * 3}, "for each of 4 layers"),
-    ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "longrope"}}}, "rope_type 'longrope': d"),
-    ("modernbert", {"rope_parameters": {"full_attention": {"rope_theta": -1}}}, "rope_theta -1: expected a positive"),
+    (
+        "modernbert",
+        {"rope_parameters": {"full_attention": {"rope_type": "longrope"}}},
+        "rope_type 'longrope': one of",
+    ),
+    (
+        "modernbert",
+        {"rope_parameters": {"full_attention": {"rope_theta": -1}}},
+        "rope_theta is -1: expected a",
+    ),
     ("modernbert", {"rope_parameters": {"chunked": {}}}, "rope_parameters has chunked: full_attention and sliding"),
     ("modernbert", {"rope_scaling": {"type": "ntk"}}, "rope_scaling {'type': 'ntk'}: None is supported"),
-    ("modernbert", {"sliding_window": 5}, "says sliding_window 5 and local_attention 8: which is right?"),
-    ("modernbert", {"global_rope_theta": 9.0}, "says rope_theta 9.0 and another in rope_parameters, 160000.0"),
+    ("modernbert", {"sliding_window": 5}, "says sliding_window 5 and half of local_attention 4.0: which"),
+    ("modernbert", {"global_rope_theta": 9.0}, "rope_theta 9.0 and rope_theta of rope_parameters 160000.0: which"),
     ("modernbert", {"norm_bias": "no"}, "norm_bias is 'no': expected true or false"),
     ("nomic", {"prenorm": True}, "prenorm True: False is supported"),
     ("nomic", {"use_rms_norm": True}, "use_rms_norm True: False, None is supported"),
     ("nomic", {"moe_every_n_layers": 2}, "moe_every_n_layers 2: None, 0 is supported"),
     ("nomic", {"rotary_emb_interleaved": True}, "rotary_emb_interleaved True"),
     ("nomic", {**NOMIC_OWN, "rotary_emb_fraction": 0.5}, "rotary_emb_fraction 0.5: 1 is supported"),
-    ("nomic", {**NOMIC_OWN, "activation_function": "glu"}, "activation_function 'glu': one of swiglu, geglu"),
+    (
+        "nomic",
+        {**NOMIC_OWN, **NO_BIAS, "activation_function": "glu"},
+        "activation_function 'glu': one of swiglu",
+    ),
     ("nomic", NOMIC_OWN, "does not say 'qkv_proj_bias'"),
-    ("nomic", {"rotary_emb_base": 10000}, "rotary_emb_base says 10000.0 and rope_parameters 1000.0"),
-    ("nomic", {"n_embd": 32, "n_layer": 4, "rotary_emb_fraction": 1.0}, "num_hidden_layers 3 and n_layer 4: which is"),
+    ("nomic", {"rotary_emb_base": 10000}, "rotary_emb_base 10000 and rope_theta 1000.0: which is"),
+    ("nomic", {"n_embd": 32, "n_layer": 4, "rotary_emb_fraction": 1.0}, "n_layer 4 and num_hidden_layers 3: which is"),
     ("nomic", {"rope_scaling": {"factor": 2.0}}, "rope_scaling {'factor': 2.0}: None is supported"),
     ("nomic", {"rope_parameters": {"rope_theta": 10.0, "beta": 1}}, "rope_parameters of type default has beta"),
     (
@@ -108,7 +118,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type 'rms_norm': 'layer_norm' is supported"),
     ("gte", {"position_embedding_type": "absolute"}, "position_embedding_type 'absolute': 'rope' is supported"),
     ("gte", {"logn_attention_scale": True}, "logn_attention_scale True: False is supported"),
-    ("gte", {"rope_parameters": "absent"}, "does not say 'rope_theta'"),
+    ("gte", {"rope_parameters": "absent"}, "rope_theta is None: expected a positive"),
     ("gte", {"rope_scaling": {"type": "ntk", "factor": 2}}, "and rope_scaling {'type': 'ntk', 'factor': 2}: which is"),
     ("gte", {"rope_parameters": "absent", "rope_theta": 9.0, "rope_scaling": {"type": "yarn"}}, "none, or"),
     ("qwen3", {"num_key_value_heads": 3}, "expected a multiple of its 3 key and value heads"),
@@ -118,9 +128,9 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("gemma3", {"is_causal": False}, "is_causal False: True is supported"),
     ("gemma2", {"per_layer_config": {"1": {"sliding_window": 3}}}, "per_layer_config has sliding_window: head_dim"),
     ("gemma2", {"per_layer_config": {"1": {"head_dim": 8}}}, "heads of sizes (6, 8, 6): one for each kind of"),
-    ("t5", {"feed_forward_proj": "gated-swish2"}, "feed_forward_proj 'gated-swish2'"),
+    ("t5", {"feed_forward_proj": "gated-swish2"}, "feed_forward_proj 'swish2': one of gelu"),
     ("t5", {"is_decoder": True}, "is_decoder True: False is supported"),
-    ("t5", {"dense_act_fn": "silu"}, "says dense_act_fn 'silu' and feed_forward_proj 'relu': which is right"),
+    ("t5", {"dense_act_fn": "silu"}, "dense_act_fn 'silu': 'relu' is supported"),
     ("t5", {"hidden_size": 25}, "says hidden_size 25 and d_model 24: which is right"),
     ("jina-v3", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, "'factor': 4.0}: None is supported"),
     ("jina-v3", {"type_vocab_size": 2}, "type_vocab_size 2: 1 is supported"),
@@ -154,14 +164,14 @@ def test_a_setting_that_is_not_reproduced(
 
 TENSORS: list[tuple[str, str, dict[str, tuple[int, ...]], str]] = [  # network, tensor taken out, shapes of those put in
     ("roberta", "", {"encoder.layer.0.attention.self.distance_embedding.weight": (33,)}, "of an unknown part"),
-    ("roberta", "embeddings.position_embeddings.weight", {}, "such as embeddings.position.weight: expected"),
-    ("roberta", "embeddings.token_type_embeddings.weight", {}, "of a single token type"),
-    ("deberta", "encoder.rel_embeddings.weight", {}, "no positions.table.weight, which its distances need"),
+    ("roberta", "embeddings.position_embeddings.weight", {}, "no 'embeddings.position.weight', which joins other"),
+    ("roberta", "embeddings.token_type_embeddings.weight", {}, "no 'embeddings.token_type.weight', which joins other"),
+    ("deberta", "encoder.rel_embeddings.weight", {}, "no 'positions.table.weight', which joins other tensors"),
     ("electra", "embeddings_project.weight", {}, "such as embeddings.to_hidden.weight: expected"),
     ("electra-as-wide", "", {"embeddings_project.weight": (33,)}, "such as embeddings.to_hidden.weight: expected none"),
     ("modernbert", "", {"layers.0.attn_norm.weight": (33,)}, "such as layers.0.attention_norm.weight: expected none"),
     ("nomic", "", {"encoder.layers.0.attn.Wqkv.bias": (33,)}, "expected none, found (11,)"),
-    ("nomic", "", {"encoder.layers.0.attn.Wqkv.weight": (97, 32)}, "Wqkv.weight has 97 rows: expected a multiple of 3"),
+    ("nomic", "", {"encoder.layers.0.attn.Wqkv.weight": (97, 32)}, "expected (32, 32), found (33, 32)"),
     ("nomic", "", {"layers.0.mlp.gate_proj.weight": (33,)}, "holds layers.0.feed_forward.gate.weight twice"),
     ("gte", "encoder.layer.1.mlp.up_gate_proj.weight", {}, "2 tensors do not fit the configuration"),
 ]

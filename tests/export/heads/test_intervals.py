@@ -2,19 +2,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from export.heads.intervals import RunningMean, holm, p_above, wilson
-
-
-def running(values: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> RunningMean:
-    made = RunningMean()
-    for row in values:
-        made.add(row)
-    return made
+from export.heads.intervals import estimate, holm, p_above, wilson
 
 
 def test_mean_and_deviation_are_numpys(generator: np.random.Generator) -> None:
     values = generator.normal(1e3, 1, (50, 3))
-    found = running(values).estimate()
+    found = estimate(values)
     assert found is not None
     np.testing.assert_allclose(found.mean, values.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(found.sd, values.std(axis=0, ddof=1), rtol=1e-9)
@@ -23,23 +16,21 @@ def test_mean_and_deviation_are_numpys(generator: np.random.Generator) -> None:
 
 
 def test_texts_that_do_not_say_do_not_count() -> None:
-    made = running(np.array([[1.0, np.nan], [3.0, np.nan], [5.0, 7.0]]))
-    made.add(None)
-    found = made.estimate()
+    found = estimate([*np.array([[1.0, np.nan], [3.0, np.nan], [5.0, 7.0]]), None])
     assert found is not None
     assert found.n.tolist() == [3, 1]
     assert found.mean.tolist() == [3, 7]
     assert np.isnan(found.low[1])
     assert p_above(found, 0).tolist() == [pytest.approx(stats.ttest_1samp([1, 3, 5], 0, alternative="greater")[1]), 1]
-    assert RunningMean().estimate() is None
+    assert estimate([]) is None
 
 
 def test_p_is_students_and_a_sign_test_where_nothing_varies(generator: np.random.Generator) -> None:
     values = generator.normal(0.55, 0.1, (30, 4))
-    found = running(values).estimate()
+    found = estimate(values)
     assert found is not None
     np.testing.assert_allclose(p_above(found, 0.5), stats.ttest_1samp(values, 0.5, alternative="greater")[1], rtol=1e-9)
-    constant = running(np.full((10, 2), [0.9, 0.1])).estimate()
+    constant = estimate(np.full((10, 2), [0.9, 0.1]))
     assert constant is not None
     np.testing.assert_allclose(p_above(constant, 0.5), [0.5**10, 1])
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from export.checkpoint import Checkpoint
-from export.heads.report import ReportRequest, make_report
+from export.heads.report import make_report
 from export.heads.statistics import REPORTED
 from tests.planted import DEAD, NEXT, PREVIOUS, REPEATED, SELF, SEPARATOR, TWIN, UNIFORM, draw_texts, sharp_weight
 
@@ -18,9 +18,7 @@ REST = (1 - SHARP) / (LENGTHS - 1)  # weight of each other token
 
 @pytest.fixture(scope="module")
 def report(planted: Checkpoint, corpus: Path, pairs_file: Path, parses_file: Path) -> dict[str, Any]:
-    return make_report(
-        planted, ReportRequest(corpus=corpus, pairs=pairs_file, parses=parses_file, importance_texts=24, max_tokens=40)
-    )
+    return make_report(planted, corpus, rated=pairs_file, parsed=parses_file, importance_texts=24, max_tokens=40)
 
 
 def statistic(report: dict[str, Any], head: int, name: str) -> dict[str, Any]:

@@ -57,9 +57,9 @@ def test_the_graph_verifies_and_multiplies_in_integers(tmp_path: Path) -> None:
     assert len(products) == 3 * 4 + 4 * 2  # four in each layer with heads, two feed-forward ones in every layer
     assert not [node for node in model.graph if node.op_type in ("DynamicQuantizeLinear", "DynamicQuantizeMatMul")]
     quality = measure_quality(tmp_path / "model.onnx", encoder, random_batches(2))
-    assert quality.figures["cosine_worst"] > 0.98
-    assert [len(heads) for heads in quality.attention_kl] == [4, 3, 0, 1]
-    assert all(0 <= value < 0.1 for heads in quality.attention_kl for value in heads)
+    assert quality["cosine_worst"] > 0.98
+    assert [len(heads) for heads in quality["attention_kl"]] == [4, 3, 0, 1]
+    assert all(0 <= value < 0.1 for heads in quality["attention_kl"] for value in heads)
 
 
 def test_steps_cover_what_calibration_saw_with_room_to_spare() -> None:

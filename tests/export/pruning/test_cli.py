@@ -15,16 +15,10 @@ from export.sources import Folder
 from model.artifact import GRAPH, HEADS, PRUNING, PRUNING_PICTURE, Artifact
 from model.encoder import Encoder
 from tests.networks import batch_of
-from tests.planted import write_pairs
 from tests.task_artifacts import quick_export
 
 IDS = np.random.default_rng(0).integers(0, 48, (6, 11))
 SIZES = np.array([11, 4, 1, 7, 9, 2])
-
-
-@pytest.fixture
-def pairs_file(tmp_path: Path) -> Path:
-    return write_pairs(tmp_path / "pairs.csv", 40)
 
 
 def run_masked(encoder: Encoder, removed: list[list[int]]) -> np.ndarray:
@@ -56,19 +50,10 @@ def test_a_pruned_artifact_computes_what_the_masked_network_computes(
 
 
 @pytest.mark.slow
-def test_all_heads_may_go(bert_folder: Path, tmp_path: Path) -> None:
-    output = tmp_path / "none"
-    assert main([str(bert_folder), "--output", str(output), "--prune-heads", "1", "--no-curve", "--no-explain"]) == 0
-    manifest = Artifact.open(output).manifest
-    assert manifest.config.num_heads == (0, 0, 0)
-    assert manifest.fused_attention == {}
-
-
-@pytest.mark.slow
 def test_the_curve_goes_into_the_artifact_and_the_report_knows_what_is_gone(
     bert_folder: Path, pairs_file: Path, tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("export.pruning.timing.SECONDS", 0.02)
+    monkeypatch.setattr("export.pruning.curve.SECONDS", 0.02)
     monkeypatch.setattr("export.pruning.driver.counts", lambda heads: [0, heads // 2])
     output = tmp_path / "curve"
     flags = ["--prune-to-quality", "5", "--pairs", str(pairs_file), "--no-explain"]
@@ -111,8 +96,3 @@ def test_options_that_do_not_go_together(flags: list[str], message: str, capsys:
         main(["--output", "x", *flags])
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def test_an_output_that_exists_is_refused_before_minutes_of_measuring(tmp_path: Path, capsys: Any) -> None:
-    assert main(["./nowhere", "--output", str(tmp_path), "--prune-heads", "0.3"]) == 1
-    assert "exists already: name another directory" in capsys.readouterr().err

@@ -101,13 +101,6 @@ def test_a_task_without_its_layers_is_refused(bert_folder: Path) -> None:
         read(bert_folder, "multi_vector")
 
 
-def test_a_family_without_tables_for_a_task_is_refused(cross_encoder: Path) -> None:
-    settings = {"model_type": "jina_bert", "position_embedding_type": "alibi", "feed_forward_type": "geglu"}
-    describe(cross_encoder, **settings, architectures=["JinaBertForMaskedLM"])
-    with pytest.raises(UnsupportedModel, match="task sparse is not supported for networks of model_type"):
-        read(cross_encoder, "sparse")
-
-
 @pytest.mark.parametrize(
     ("files", "message"),
     [

@@ -1,6 +1,10 @@
-"""ColBERT as PyLate and Stanford publish it: vectors of queries and documents against MultiVectorEncoder."""
+"""ColBERT as PyLate and Stanford publish it: vectors of queries and documents against MultiVectorEncoder.
+
+And what is read of a MultiVectorEncoder's own folder, and what of it is not reproduced.
+"""
 
 import json
+import shutil
 import string
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +33,7 @@ from model.config_parts import ConfigError, MultiVectorSettings, QueryExpansion
 from tests.export.conftest import change_json, write_json, write_modules
 from tests.family_models import NAMED, draw, read, save
 from tests.networks import TINY
+from tests.task_artifacts import TaskArtifact
 
 TOLERANCE = 1e-5
 QUERY_LENGTH, DOCUMENT_LENGTH, WIDE, SIZE = 9, 20, 24, 6
@@ -226,3 +231,46 @@ def test_a_configuration_that_cannot_be_is_refused(token: int, length: int, said
     expansion = QueryExpansion(token_id=token, length=length)
     with pytest.raises(ConfigError, match=f"query_expansion.{said}"):
         replace(TINY, task="multi_vector", task_settings=MultiVectorSettings(size=3, query_expansion=expansion))
+
+
+@pytest.fixture
+def folder(multi_vector_encoder: TaskArtifact, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(multi_vector_encoder.folder, tmp_path / "folder"))
+
+
+def change(folder: Path, name: str, **settings: Any) -> Checkpoint:
+    change_json(folder / name, **settings)
+    return read_checkpoint(Folder(folder, "mine"))
+
+
+def test_lengths_are_read_and_words_that_are_no_token_are_not_skipped(folder: Path) -> None:
+    words = {"skiplist_words": [".", "unbelievable words", ","], "skiplist_tasks": ["query", "document"]}
+    change_json(folder / "2_MultiVectorMask" / "config.json", **words)
+    checkpoint = change(folder, "sentence_bert_config.json", query_length=32, document_length=60)
+    found = checkpoint.encoder.config.task_settings
+    assert isinstance(found, MultiVectorSettings)
+    assert (found.query_length, found.document_length) == (32, 60)
+    assert [checkpoint.tokenizer.id_to_token(index) for index in sorted(found.skipped_ids)] == [",", "."]
+    assert found.skipped_in == ("query", "document")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("sentence_bert_config.json", {"query_expansion": {"strategy": "other", "length": 8}}, "strategy .other."),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "meanmaxsim"}, "similarity_fn_name 'meanmaxsim'"),
+        ("2_MultiVectorMask/config.json", {"keep_only_token_ids": [3]}, "keep_only_token_ids"),
+        ("1_Dense/config.json", {"module_input_name": "sentence_embedding"}, "on anything but tokens' vectors"),
+        ("3_Normalize/config.json", {"module_input_name": "sentence_embedding"}, "on anything but tokens' vectors"),
+    ],
+)
+def test_what_would_not_be_reproduced_is_refused(folder: Path, name: str, settings: Any, message: str) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        change(folder, name, **settings)
+
+
+def test_vectors_that_nothing_normalises_are_refused(folder: Path) -> None:
+    path = folder / "modules.json"
+    path.write_text(json.dumps([one for one in json.loads(path.read_text()) if "Normalize" not in one["type"]]))
+    with pytest.raises(UnsupportedModel, match="lists no Normalize: token vectors have to be of length 1"):
+        read_checkpoint(Folder(folder, "mine"))

@@ -42,18 +42,6 @@ def test_a_network_with_a_task_is_read_as_saved(config: EncoderConfig, tokenizer
     torch.testing.assert_close(*pair, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("prefix", ["", "task_layers."])
-def test_a_projection_of_before_there_were_tasks_is_read(tokenizer: Tokenizer, tmp_path: Path, prefix: str) -> None:
-    encoder = draw_weights(Encoder(CONFIGS[0]))
-    folder = save(encoder, tokenizer, tmp_path)
-    older = {name: name.replace(".projections.0.", ".projection.") for name in encoder.state_dict()}
-    state = {older[name].removeprefix(prefix): tensor for name, tensor in encoder.state_dict().items()}
-    assert f"{'task_layers.' if not prefix else ''}projection.weight" in state
-    save_file(state, tmp_path / "model.safetensors")
-    found = read_checkpoint(folder).encoder.state_dict()
-    assert all(torch.equal(tensor, found[name]) for name, tensor in encoder.state_dict().items())
-
-
 def test_it_is_not_exported_as_another_task(tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder = save(draw_weights(Encoder(CONFIGS[1])), tokenizer, tmp_path)
     with pytest.raises(UnsupportedModel, match="says task classification: it cannot be exported as embedding"):

@@ -1,8 +1,15 @@
-"""Tables of vectors (sentence-transformers' StaticEmbedding: potion, static-retrieval): a text's is its tokens' mean.
+"""Networks that `transformers` does not know: tables of vectors, and this project's own.
+
+Tables of vectors (sentence-transformers' StaticEmbedding: potion, static-retrieval): a text's is its tokens' mean.
 
 A table is a network of one layer without heads that adds 0, so that everything behind it needs nothing of its own. It
 has no attention. Files are sentence-transformers' or model2vec's, in which tokens may share a row and have weights. No
 special tokens are put around a text, and only tokenizer.json says what a token is.
+
+The project's own networks are for whoever trains an `Encoder` in another shape than a published family's: heads that
+differ from layer to layer, d_k apart from d_v, a value stream. `model_type` is `polyhead`; everything else in
+config.json has the names of `model.config`, as `EncoderConfig.to_dict` gives them, and the tensors are the encoder's
+state.
 """
 
 import json
@@ -15,7 +22,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from export.errors import UnsupportedModel
-from export.families.family import REQUIRED, Family
+from export.families.family import REQUIRED, Family, share_layers
 from export.tokenizer import load_tokenizer
 from model.config import EncoderConfig, Pooling
 
@@ -48,7 +55,7 @@ def _table(tensors: Mapping[str, Tensor]) -> Tensor:
     return table * tensors["weights"][:, None] if "weights" in tensors else table
 
 
-def _read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+def _read_table(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     settings: dict[str, Any] = {
         **dict.fromkeys(("d_k", "d_v", "intermediate_size"), 1),
         **dict.fromkeys(("up_bias", "down_bias", "output_bias", "embedding_norm", "first_attention_norm"), False),
@@ -81,6 +88,23 @@ STATIC = Family(
     model_types=(KIND,),
     settings=dict.fromkeys(("vocab_size", "hidden_size", "max_position_embeddings"), REQUIRED),
     token_classifier=None,
-    read_config=_read_config,
+    read_config=_read_table,
     prepare=_with_zeros,
+)
+
+
+BESIDE = ("model_type", "removed", "examples")  # keys of config.json that are no field of `EncoderConfig`
+
+
+def _read_polyhead_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+    named = {name: value for name, value in config.items() if name not in BESIDE}
+    return EncoderConfig.from_dict({"pooling": pooling, **named})
+
+
+POLYHEAD = Family(
+    model_types=("polyhead",),
+    settings={},  # `EncoderConfig` knows its fields
+    read_config=_read_polyhead_config,
+    names=None,
+    finish=lambda state, config: share_layers(state, config.get("shared_layers", ())),
 )
