@@ -1,8 +1,6 @@
 """Trains an embedder on pairs that belong together, or triples with a text that does not."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,6 +11,7 @@ from export.heads.subject import find_subject
 from export.pruning.removal import remove_heads
 from model.artifact import Defaults
 from train.batching import tokenize_texts
+from train.commands import ContrastSettings
 from train.data import read_parts
 from train.embedding import embed_ids, recall, run
 from train.errors import RunError
@@ -28,27 +27,6 @@ PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}  
 
 Embed = Callable[[Sequence[int]], Tensor]
 """Embeds some examples of a batch, by their places in it, [n, D], with gradients."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContrastSettings:
-    """What is learned from what.
-
-    Attributes:
-        model: artifact, folder or hub id; None for the default model.
-        rows: file of anchor, positive, and optionally negatives.
-        held_out: rows to judge by; None for a part of `rows`.
-        scale: factor on cosines.
-        chunk: rows in memory at a time; 0 for all of a batch.
-        dimensions: sizes at which vectors may be cut; empty for the whole ones alone.
-    """
-
-    model: str | None
-    rows: Path
-    held_out: Path | None = None
-    scale: float = 20.0
-    chunk: int = 0
-    dimensions: tuple[int, ...] = ()
 
 
 class Contrast(Recipe):

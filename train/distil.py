@@ -1,40 +1,25 @@
 """Makes a network of another shape that gives its teacher's vectors: fewer layers or heads, other sizes of heads."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from export.checkpoint import require_embedding
 from export.heads.subject import find_subject
+from export.sources import read_json
 from model.config import EncoderConfig
 from model.config_parts import ConfigError
 from model.encoder import Encoder
 from model.initialise import initialise
-from train.distillation import Distillation, Lesson, read_material
+from train.commands import DistilSettings
+from train.distillation import Distillation, read_material
 from train.errors import RunError
 from train.folder import compared_by_cosines
 from train.settings import RunSettings
 
 LAYER = "layers."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DistilSettings(Lesson):
-    """Who learns what from whom.
-
-    Attributes:
-        student: fields of `EncoderConfig` in which the student differs from the teacher, as JSON types.
-        num_layers: layers of the student, all with the same heads; None for what `student` says, or the teacher's.
-        num_heads: heads of each layer; None for what `student` says, or the most that a layer of the teacher has.
-        from_nothing: whether all of the student is randomly initialised.
-    """
-
-    student: Mapping[str, Any] = field(default_factory=dict)
-    num_layers: int | None = None
-    num_heads: int | None = None
-    from_nothing: bool = False
 
 
 class Distil(Distillation):
@@ -47,10 +32,14 @@ class Distil(Distillation):
             SourceError: the teacher or a file cannot be used.
             RunError: there is no such student.
         """
+        changes = read_json(settings.student) if settings.student else {}
+        if "num_heads" in changes and settings.num_layers and not settings.num_heads:
+            raise RunError(f"{settings.student} has num_heads, one a layer: leave out --layers, or give --heads too")
+        sizes = ("d_k", "d_v", "intermediate_size")
+        changes |= {name: given for name in sizes if (given := getattr(settings, name))}
         teacher = find_subject(settings.model).checkpoint
         require_embedding(teacher, "a student is judged")
         whole = teacher.encoder.config
-        changes = dict(settings.student)
         if settings.num_layers or settings.num_heads:
             heads = settings.num_heads or max(whole.num_heads)
             changes["num_heads"] = [heads] * (settings.num_layers or whole.num_layers)

@@ -8,7 +8,7 @@ are distributions over the tokens of a text whatever the size of a head, so the 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from export.checkpoint import Checkpoint
 from model.encoder import Encoder
 from model.packing import real_tokens
 from train.batching import TokenBatch, TokenIds, as_running_text, ordinary_tokens, substitute, tokenize_texts
+from train.commands import Weights
 from train.data import DataFile, read_texts, require_examples
 from train.embedding import cosine_figures, embed_ids, encoder_layers, layer_outputs, run
 from train.loop import Recipe
@@ -33,44 +34,6 @@ HELD_OUT_SHARE = 0.02
 SEED = 0  # of the texts that are held out; the same in every run
 PROJECTIONS = ("query", "key", "value")
 MOST_RELATION_HEADS = 48  # as MiniLMv2 has
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Weights:
-    """How the loss and the texts are made, besides the cosine to the teacher's vectors.
-
-    Attributes:
-        similarity_weight: of the similarities within a batch.
-        hidden_weight: of the hidden states at the start; it falls to 0 at the end.
-        relation_weight: of what tokens are to each other in the last layer's queries, keys and values.
-        substitute: share of the tokens replaced in every other text.
-        running_text: share of the texts that are made into running text.
-        related: whether batches are groups of texts that are near to each other.
-    """
-
-    similarity_weight: float = 1.0
-    hidden_weight: float = 0.2
-    relation_weight: float = 0.0
-    substitute: float = 0.0
-    running_text: float = 0.0
-    related: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lesson:
-    """Who is learned from, on which texts.
-
-    Attributes:
-        model: artifact, folder or hub id; None for the default model.
-        texts: files with one text a line.
-        held_out: file of texts to judge by; None for a part of `texts`.
-        weights: of the loss.
-    """
-
-    model: str | None
-    texts: tuple[Path, ...]
-    held_out: Path | None = None
-    weights: Weights = field(default_factory=Weights)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,8 @@ from scipy import stats
 from polyhead.cli import main
 from train.errors import RunError
 from train.experiments.orders import WAYS
-from train.experiments.sweep import SweepSettings, variants
+from train.experiments.commands import SweepSettings
+from train.experiments.sweep import variants
 from train.experiments.trials import compare, run_trial, variance_test
 
 
@@ -52,8 +53,8 @@ def test_a_trial_is_run_once_goes_on_from_its_checkpoint_and_begins_anew_without
 
 
 def settings_of(**changes: Any) -> SweepSettings:
-    given = {"model": None, "texts": (), "heads": (1, 8, 32), "num_layers": 2, "steps": 4, "seeds": 2}
-    return SweepSettings(**{**given, "own_embeddings": False, **changes})
+    given: dict[str, Any] = {"texts": (), "output": Path(), "heads": (1, 8, 32), "num_layers": 2, "steps": 4}
+    return SweepSettings(**{**given, "batch_size": 8, "seeds": 2, **changes})
 
 
 def test_rows_have_equal_parameters_or_equal_heads() -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -19,8 +19,10 @@ from export.pruning.removal import remove_heads
 from export.texts import tokenize
 from model.encoder import Encoder
 from train import loop
-from train.distillation import LONGEST, Distillation, Lesson, read_material
+from train.commands import GateSettings
+from train.distillation import LONGEST, Distillation, read_material
 from train.errors import RunError
+from train.experiments.commands import OrderSettings
 from train.experiments.trials import (
     Found,
     compare,
@@ -31,7 +33,7 @@ from train.experiments.trials import (
     run_trial,
     write_found,
 )
-from train.gates import Gates, GateSettings
+from train.gates import Gates
 from train.heal import CHOOSING_TEXTS, fit
 from train.parallel import generator_of
 from train.removal import order_by_reconstruction
@@ -44,31 +46,6 @@ BASELINE = "random"
 MOST_PAIRS = 500
 HELD_OUT = 500
 DRAWN = 3  # apart from what else is drawn from a seed
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OrderSettings(Lesson):
-    """What is compared.
-
-    Attributes:
-        pairs: rated pairs, which `loss_gradient` needs.
-        shares: of the heads that go.
-        seeds: runs of each way at each share; they draw gates, random heads and the order of the texts.
-        gate_steps: of learning gates, each on other texts.
-        steps: of healing.
-        fitting_texts: of the closed-form fit before healing.
-        gate_rate: factor on the learning rate for gates.
-        gate_learning_rate: of learning gates.
-    """
-
-    pairs: Path
-    shares: tuple[float, ...]
-    seeds: int
-    gate_steps: int
-    steps: int
-    fitting_texts: int
-    gate_rate: float = 300.0
-    gate_learning_rate: float = 3e-4
 
 
 class Orders:

@@ -6,7 +6,7 @@ et al. 2017 (table 3, rows A) did the first for translation, with one run a row.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
@@ -26,9 +26,10 @@ from model.initialise import initialise
 from train import loop
 from train.batching import TokenIds, tokenize_texts
 from train.distil import student_config
-from train.distillation import LONGEST, Lesson, cosine_loss, read_material, similarity_loss
+from train.distillation import LONGEST, cosine_loss, read_material, similarity_loss
 from train.embedding import cosine_figures, embed_ids, run
 from train.errors import RunError
+from train.experiments.commands import SweepSettings
 from train.experiments.trials import (
     Found,
     compare,
@@ -48,26 +49,6 @@ HEAD_DROPOUT = 0.1
 HELD_OUT = 500
 EMBEDDINGS = "embeddings."
 SERIES = {"equal": "equal parameters", "fixed": "equal size of a head"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SweepSettings(Lesson):
-    """What is trained how often.
-
-    Attributes:
-        heads: numbers of heads, each of which divides the width.
-        num_layers: of each network.
-        steps: of each run.
-        seeds: runs a row; they draw first weights and the order of the texts.
-        own_embeddings: whether token embeddings are randomly initialised and trained too, instead of copied from the
-            teacher and frozen.
-    """
-
-    heads: tuple[int, ...]
-    num_layers: int
-    steps: int
-    seeds: int
-    own_embeddings: bool
 
 
 class Variant(NamedTuple):
@@ -212,7 +193,7 @@ class Sweep:
             "row": variant.name,
             "fields": dict(variant.fields),
             "run": run.record(),
-            "own_embeddings": self.settings.own_embeddings,
+            "own_embeddings": self.settings.full,
             "steps": self.settings.steps,  # of as many texts as they take, the run says one epoch
         }
 
@@ -233,7 +214,7 @@ class Sweep:
     def first_weights(self, config: EncoderConfig, seed: int) -> Encoder:
         """A network as a run begins with it."""
         encoder = initialise(Encoder(config), seed)
-        if not self.settings.own_embeddings:
+        if not self.settings.full:
             whole = self.teacher.encoder.state_dict()
             own = {name: whole[name] for name in encoder.state_dict() if name.startswith(EMBEDDINGS)}
             encoder.load_state_dict(own, strict=False)
