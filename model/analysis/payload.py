@@ -91,12 +91,7 @@ def top_k(weights: Float32Array, k: int) -> TopK:
     Args:
         weights: [..., Q, K], none negative.
         k: at least 1; more than K returns all of them.
-
-    Raises:
-        ValueError: k is below 1.
     """
-    if k < 1:
-        raise ValueError(f"k is {k}: expected at least 1")
     num_keys = weights.shape[-1]
     k = min(k, num_keys)
     ranks = _ranks(weights)

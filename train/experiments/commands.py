@@ -66,19 +66,20 @@ class SweepSettings(Experiment):
     def run(cls, options: argparse.Namespace) -> None:
         """Says how long it takes, and trains what is left."""
         from train.experiments.sweep import Sweep, write_sweep
+        from train.experiments.trials import count_left, run_trials
 
         preset = cls.large if options.full else cls.small
         vars(options).update({name: value for name, value in preset.items() if getattr(options, name) is None})
         settings = settings_of(cls, options)
         made = Sweep(settings, settings_of(RunSettings, options))
-        left = made.left()
+        left = count_left(settings.output, made.trials())
         speed = made.seconds_per_step(MEASURED_STEPS)
         sys.stderr.write(
             f"{left} runs of {settings.steps} steps are left: about {speed * settings.steps * left / 3600:.1f} hours "
             f"at {speed:.2f} seconds a step\n"
         )
         if not settings.estimate:
-            record = write_sweep(settings.output, made, list(made.trials()))
+            record = write_sweep(settings.output, made, run_trials(settings.output, made.trials()))
             rows = len(record["rows"])
             sys.stderr.write(f"wrote {settings.output}: {rows} rows in sweep.md, sweep.json and sweep.svg\n")
 
@@ -113,11 +114,12 @@ class OrderSettings(Lesson, Experiment):
     def run(cls, options: argparse.Namespace) -> None:
         """Runs the trials that are left."""
         from train.experiments.orders import Orders, write_orders
+        from train.experiments.trials import count_left, run_trials
 
         settings = settings_of(cls, options)
         made = Orders(settings, settings_of(RunSettings, options))
-        sys.stderr.write(f"{made.left()} trials are left\n")
-        write_orders(settings.output, made, list(made.trials()))
+        sys.stderr.write(f"{count_left(settings.output, made.trials())} trials are left\n")
+        write_orders(settings.output, made, run_trials(settings.output, made.trials()))
         sys.stderr.write(f"wrote {settings.output}: orders.md, orders.json and orders.svg\n")
 
 
@@ -146,11 +148,12 @@ class PatternSettings(Experiment):
         """Trains the rows that are left."""
         from train.experiments.patterns.report import write_patterns
         from train.experiments.patterns.training import NETWORKS, Patterns
+        from train.experiments.trials import count_left, run_trials
 
         settings = settings_of(cls, options)
         made = Patterns(settings.output, settings.tasks, settings.seeds, settings.steps)
-        sys.stderr.write(f"{made.left()} rows are left\n")
-        write_patterns(settings.output, made, list(made.trials()), list(made.memory_trials()))
+        sys.stderr.write(f"{count_left(settings.output, made.trials())} rows are left\n")
+        write_patterns(settings.output, made, run_trials(settings.output, made.trials()))
         sys.stderr.write(f"wrote {settings.output}: patterns.md, patterns.json, pictures and {NETWORKS}\n")
 
 

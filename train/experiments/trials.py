@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -26,36 +26,51 @@ Values = Mapping[str, Sequence[float]]
 """A score for each seed, by row."""
 
 
-def run_trial(
-    folder: Path, name: str, described: Mapping[str, Any], run: Callable[[Path, bool], Mapping[str, Any]]
-) -> Found:
-    """What a trial found, now or earlier.
+class Trial(NamedTuple):
+    """One of an experiment.
 
-    Args:
-        folder: of the experiment.
-        name: of the trial; a file's name.
+    Attributes:
+        name: a file's name.
         described: everything that decides the result, as JSON types.
         run: trains in the given folder, from its checkpoint where the second argument is True, and returns figures.
+    """
+
+    name: str
+    described: Mapping[str, Any]
+    run: Callable[[Path, bool], Mapping[str, Any]]
+
+
+def run_trials(folder: Path, trials: Sequence[Trial]) -> list[Found]:
+    """What each trial found; those that were run before are not run again.
 
     Raises:
-        RunError: a trial of this name was run with other settings or data.
+        RunError: a trial of a name was run with other settings or data.
     """
-    path = folder / TRIALS / f"{name}.json"
-    wanted = json.loads(json.dumps(described))
+    return [_run_trial(folder, trial) for trial in trials]
+
+
+def _run_trial(folder: Path, trial: Trial) -> Found:
+    path = folder / TRIALS / f"{trial.name}.json"
+    wanted = json.loads(json.dumps(trial.described))
     if path.is_file():
         kept: Found = read_json(path)
         if kept["described"] != wanted:
             raise RunError(f"{path} is of an experiment with other settings or data: name another --output")
         return kept
-    place = folder / UNDER_WAY / name
+    place = folder / UNDER_WAY / trial.name
     is_begun = (place / CHECKPOINT).is_file()
     if place.exists() and not is_begun:
         shutil.rmtree(place)
-    found = {"name": name, "described": wanted, **run(place, is_begun)}
+    found = {"name": trial.name, "described": wanted, **trial.run(place, is_begun)}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(found, indent=1).encode() + b"\n")
     shutil.rmtree(place, ignore_errors=True)
     return found
+
+
+def count_left(folder: Path, trials: Sequence[Trial]) -> int:
+    """How many trials are still to be made."""
+    return sum(not (folder / TRIALS / f"{trial.name}.json").is_file() for trial in trials)
 
 
 def write_found(folder: Path, name: str, record: Mapping[str, Any], table: Sequence[str], panel: Panel) -> None:
@@ -63,11 +78,6 @@ def write_found(folder: Path, name: str, record: Mapping[str, Any], table: Seque
     write_whole(folder / f"{name}.json", json.dumps(record, indent=1).encode() + b"\n")
     write_whole(folder / f"{name}.md", ("\n".join(table) + "\n").encode())
     write_whole(folder / f"{name}.svg", draw_panels(panel.title, [panel]).encode())
-
-
-def is_done(folder: Path, name: str) -> bool:
-    """Whether a trial's figures are there."""
-    return (folder / TRIALS / f"{name}.json").is_file()
 
 
 def compare(values: Values, baseline: str | None = None) -> dict[str, dict[str, Any]]:

@@ -19,15 +19,11 @@ FIGURES = (
 )
 
 
-def write_patterns(
-    folder: Path, patterns: Patterns, found: Sequence[Found], memorised: Sequence[Found]
-) -> Mapping[str, Any]:
-    """Writes patterns.json, patterns.md and the pictures, and returns the first.
-
-    `found` is by each of the experiment's rows, `memorised` by each of its numbers of heads that memorised.
-    """
+def write_patterns(folder: Path, patterns: Patterns, found: Sequence[Found]) -> Mapping[str, Any]:
+    """Writes patterns.json, patterns.md and the pictures, and returns the first."""
+    memorised = found[len(patterns.rows) :]
     record: dict[str, Any] = {"schema_version": 1, "seeds": patterns.seeds, "steps": patterns.steps, "rows": []}
-    for row, trial in zip(patterns.rows, found, strict=True):
+    for row, trial in zip(patterns.rows, found, strict=False):
         figures = {name: trial[name] for name in FIGURES if name in trial}
         accuracy = {"values": trial["accuracies"], **estimate(trial["accuracies"])}
         record["rows"].append(

@@ -1,7 +1,7 @@
 """Trains the rows of the experiment, and keeps what each found."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
@@ -16,7 +16,7 @@ from train.experiments.patterns.network import WIDTH, Network, Row
 from train.experiments.patterns.offsets import look_at_offsets
 from train.experiments.patterns.servable import write_servable
 from train.experiments.patterns.tasks import TASKS, Examples, Task
-from train.experiments.trials import Found, is_done, run_trial
+from train.experiments.trials import Trial
 from train.parallel import generator_of
 
 HEADS = (1, 2, 4, 8, 16, 32)
@@ -122,11 +122,16 @@ class Patterns:
         self.output, self.rows, self.seeds, self.steps = output, rows(tasks), seeds, steps
         self.memorising = HEADS if MEMORY in tasks else ()
 
-    def trials(self) -> Iterator[Found]:
-        """What each row found; those that were run before are not run again."""
-        for row in self.rows:
-            described = {"row": asdict(row), "seeds": self.seeds, "steps": self.steps}
-            yield run_trial(self.output, row.name, described, lambda *_, row=row: self._run(row))
+    def trials(self) -> list[Trial]:
+        """A trial for each row, and one for each number of heads that memorises."""
+        of_all = {"seeds": self.seeds, "steps": self.steps}
+        return [
+            *(Trial(row.name, {"row": asdict(row), **of_all}, lambda *_, row=row: self._run(row)) for row in self.rows),
+            *(
+                Trial(f"{MEMORY}-h{heads}", {"heads": heads, **of_all}, lambda *_, heads=heads: self._memorise(heads))
+                for heads in self.memorising
+            ),
+        ]
 
     def _run(self, row: Row) -> dict[str, Any]:
         """Trains a row, and writes its best network to be served; the first one of several that are as good."""
@@ -138,18 +143,5 @@ class Patterns:
         write_servable(self.output / NETWORKS / row.name, network, best)
         return {**found, "served_seed": best}
 
-    def memory_trials(self) -> Iterator[Found]:
-        """How fast each number of heads memorises."""
-        for heads in self.memorising:
-            described = {"heads": heads, "seeds": self.seeds, "steps": self.steps}
-            yield run_trial(
-                self.output,
-                f"{MEMORY}-h{heads}",
-                described,
-                lambda *_, heads=heads: memorise(heads, range(self.seeds), self.steps),
-            )
-
-    def left(self) -> int:
-        """How many rows are still to be trained."""
-        names = [*(row.name for row in self.rows), *(f"{MEMORY}-h{heads}" for heads in self.memorising)]
-        return sum(not is_done(self.output, name) for name in names)
+    def _memorise(self, heads: int) -> dict[str, Any]:
+        return memorise(heads, range(self.seeds), self.steps)
