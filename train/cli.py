@@ -3,13 +3,13 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import cleandoc
 from pathlib import Path
 
 from export.command import Store, run_command, wait_asleep
-from train.commands import COMMANDS
-from train.experiments.commands import EXPERIMENTS
+from train.commands import COMMANDS, Command
+from train.experiments.commands import EXPERIMENTS, Experiment
 from train.options import add_flags
 from train.settings import WEIGHTS, RunSettings, has_checkpoint
 
@@ -18,6 +18,8 @@ DESCRIPTION = """\
 Makes, heals and learns networks. Each command writes a folder that `polyhead export` takes: the best network so far,
 its tokenizer, training.json (settings, hashes of the data, versions, curves) and training.svg. An experiment trains
 many networks, and writes what it found as JSON, as a table and as a picture."""
+
+EVERY: Mapping[str, type[Command | Experiment]] = {**COMMANDS, **EXPERIMENTS}
 
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
@@ -29,7 +31,7 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subparsers = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, settings in {**COMMANDS, **EXPERIMENTS}.items():
+    for name, settings in EVERY.items():
         described, _, example = cleandoc(settings.__doc__ or "").partition("\n\nExample:\n")
         own = subparsers.add_parser(
             name,
@@ -82,7 +84,7 @@ def _left_behind(options: argparse.Namespace) -> str:
 
 def _run(options: argparse.Namespace) -> None:
     """Trains, and exports the result where that was asked for."""
-    run = {**COMMANDS, **EXPERIMENTS}[options.command].run
+    run = EVERY[options.command].run
     if options.command in EXPERIMENTS or options.artifact is None:
         run(options)
         return

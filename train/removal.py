@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
-from typing import Literal
 
 import numpy as np
 import torch
@@ -21,11 +20,10 @@ from export.heads.importance import LayersBelow, drift, embed
 from export.texts import TokenizedText, batches
 from model.analysis.arrays import Float64Array
 from model.encoder import Encoder
-from train.reconstruct import LayerRunner, LeastSquares, has_bias, token_weights
+from train.reconstruct import LayerRunner, LeastSquares, UnitKind, token_weights
 
 TOGETHER = 16  # neurons that leave before the rest is fitted again
 POINTS = 12  # of a part's units, at which the drift without them is measured
-UnitKind = Literal["heads", "neurons"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,13 +164,13 @@ def _gram_matrices(
     runner: LayerRunner, layer: int, products: Mapping[UnitKind, nn.Linear]
 ) -> dict[UnitKind, LeastSquares]:
     """The Gram matrices of what some products of a layer read, over all batches."""
-    fits = {kind: LeastSquares(product.in_features, 0, bias=has_bias(product)) for kind, product in products.items()}
+    fits = {
+        kind: LeastSquares(product.in_features, 0, bias=product.bias is not None) for kind, product in products.items()
+    }
     for batch in range(len(runner.hidden)):
         trace = runner.trace(layer, batch)
-        read = {"heads": (trace.context, trace.attention_sum), "neurons": (trace.inner, trace.feed_forward_sum)}
         for kind, fit in fits.items():
-            inputs, stream = read[kind]
-            assert inputs is not None  # noqa: S101 - a layer with heads has contexts
+            inputs, stream = trace.of(kind)
             fit.add(inputs, stream[:, :0], token_weights(stream))
     return fits
 

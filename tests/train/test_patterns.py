@@ -17,10 +17,9 @@ from polyhead.cli import main
 from tests.task_artifacts import quick_export
 from train.experiments.patterns.memory import MEMORISED, attend, memorise, promised
 from train.experiments.patterns.network import Network, Row
-from train.experiments.patterns.offsets import look_at_offsets
 from train.experiments.patterns.servable import encoder_of, write_servable
 from train.experiments.patterns.tasks import KEYS, PLACES, TASKS, VALUES, Task, texts_of, vocabulary
-from train.experiments.patterns.training import train_row
+from train.experiments.patterns.training import look_at_offsets, train_row
 
 
 def examples(task: str) -> list[tuple[list[list[int]], list[int]]]:

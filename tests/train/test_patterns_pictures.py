@@ -6,7 +6,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from train.experiments.patterns.network import Row
-from train.experiments.patterns.pictures import PICTURES, draw_pictures
+from train.experiments.patterns.report import PICTURES, draw_pictures
 from train.experiments.patterns.tasks import PLACES, TASKS
 from train.experiments.patterns.training import MAIN, rows
 

@@ -96,7 +96,6 @@ def test_huggingface_refuses_a_part_of_the_model(maps: list[Float32Array]) -> No
         to_huggingface(answer(TOKENS, maps[:1], layers=[0], heads=[[1, 0]]))
 
 
-ROWS = {"dtype": "float32", "shape": [2, 4, 4]}
 REDUCED = 'the answer names no layers or heads, its maps are reduced: ask with reduce "none"'
 
 
@@ -106,18 +105,10 @@ def test_refuses_what_has_no_form(adapt: Any, item: dict[str, Any]) -> None:
         ({"indices": []}, "the answer holds the top k keys of each query: ask without top_k"),
         ({"heads": None}, REDUCED),
         ({"layers": None}, REDUCED),
-        ({"heads": ["mean"] * 3}, REDUCED),
-        ({"heads": [[0, 1]]}, "the answer is no attention item: expected tokens, and heads and weights of each layer"),
-        ({"tokens": None}, "the answer is no attention item"),
-        ({"layers": [], "heads": [], "weights": []}, "the answer is no attention item"),
         ({"tokens": TOKENS[:3]}, "layer 0: maps have 4 queries and 4 keys for 3 tokens: ask for queries"),
         ({"weights": np.ones((3, 2, 1, 4))}, 'maps have 1 queries and 4 keys for 4 tokens: ask for queries "all"'),
         ({"weights": np.ones((3, 4, 4))}, r"layer 0: weights have shape \(4, 4\) for 2 heads, they are reduced"),
         ({"heads": [[0]] * 3}, r"layer 0: weights have shape \(2, 4, 4\) for 1 heads, they are reduced"),
-        ({"weights": [[[0.5, [0.5]]]] * 3}, r"layer 0: weights are no array \[head\]\[query\]\[key\]"),
-        ({"weights": [{"dtype": "int8", "shape": [1], "data": "AA=="}] * 3}, "layer 0: weights are no array"),
-        ({"weights": [{**ROWS, "data": "AA=="}] * 3}, "layer 0: weights are no array"),
-        ({"weights": [{**ROWS, "data": "A" * 171 + "?="}] * 3}, "weights are no array"),
     )
     for change, message in changes:
         with pytest.raises(AdapterError, match=message):

@@ -13,9 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from train.experiments.patterns.memory import memorise
 from train.experiments.patterns.network import WIDTH, Network, Row
-from train.experiments.patterns.offsets import look_at_offsets
 from train.experiments.patterns.servable import write_servable
-from train.experiments.patterns.tasks import TASKS, Examples, Task
+from train.experiments.patterns.tasks import OFFSETS, PLACES, TASKS, Examples, Task
 from train.experiments.trials import Trial
 from train.parallel import generator_of
 
@@ -30,6 +29,7 @@ GATE_RATE = 30.0  # factor on the rate of gates: they have as far to go in fewer
 OPEN_COST = 0.02  # nats that an open head costs; an answer without its pattern costs 0.5 and more
 DONE = 0.995  # accuracy of every seed at which a row is done
 NETWORKS, MEMORY = "networks", "memory"
+ASKED = [PLACES - offset for offset in OFFSETS]  # the places
 
 
 def rows(tasks: Sequence[str]) -> list[Row]:
@@ -113,6 +113,28 @@ def examples_of(task: Task, seeds: Sequence[int], count: int, step: int) -> Exam
     """Examples of every seed: ids [R, N, S, F] and answers [R, N, A]. Step -1 has those that networks are judged by."""
     made = [task.make(count, generator_of(seed, step + 1, 4)) for seed in seeds]
     return torch.stack([ids for ids, _ in made]), torch.stack([answers for _, answers in made])
+
+
+def look_at_offsets(network: Network, judged: Examples) -> dict[str, list[Any]]:
+    """Measures the weights of the last place in networks of one layer and one head, and changes them.
+
+    Returns:
+        Of each network the mean weight of each place (`place_weights`), how far the weights of the two asked places are
+        apart in a text on average, and the answers that are right with both made equal in each text, and with each
+        place's mean weight in every text.
+    """
+    ids, answers = judged
+    with torch.inference_mode():
+        network(ids)
+        weights = network.last_weights[:, :, 0, 0]  # [R, N, S]
+        equal, asked = weights.clone(), weights[..., ASKED]
+        equal[..., ASKED] = asked.mean(dim=2, keepdim=True)
+        mean = weights.mean(dim=1, keepdim=True)  # [R, 1, S]
+        found = {"place_weights": mean[:, 0], "weight_difference": (asked[..., 0] - asked[..., 1]).abs().mean(dim=1)}
+        for name, changed in (("right_if_equal", equal), ("right_if_mean", mean.expand_as(weights))):
+            right = network(ids, weights=changed[:, :, None, None]).argmax(dim=-1) == answers  # [R, N, A]
+            found[name] = right.float().mean(dim=(1, 2))
+    return {name: figures.double().round(decimals=5).tolist() for name, figures in found.items()}
 
 
 class Patterns:
