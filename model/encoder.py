@@ -4,7 +4,6 @@ It knows an `EncoderConfig` and tensors; it does not know checkpoints, tokenizer
 other half of a layer. Shape letters as in `model.config`; T real tokens of a packed batch.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -16,7 +15,7 @@ from model.layers import Dropout, FeedForward, LayerSignals, SignalReader, norm_
 from model.packing import Packing, packing
 from model.positions import AttentionPositions, PositionTerms, sinusoids
 from model.tasks import TASKS, Encoded
-from model.value_stream import HeadOutputs, LayerRequest, ValueStream, check_gates, make_value_stream
+from model.value_stream import HeadOutputs, LayerRequest, ValueStream, make_value_stream
 
 
 class EncoderOutput(NamedTuple):
@@ -156,11 +155,9 @@ class Encoder(nn.Module):
                 setattr(self.layers[layer].get_submodule(module), own_name, parameter)
         return self
 
-    def use(self, implementation: Implementation, layers: Iterable[int] | None = None) -> "Encoder":
-        """Sets the attention implementation of these layers, or of every one, and returns the encoder."""
-        every = list(self.layers.children())
-        parts = every if layers is None else [every[layer] for layer in layers]
-        for module in (module for part in parts for module in part.modules()):
+    def use(self, implementation: Implementation) -> "Encoder":
+        """Sets the attention implementation, and returns the encoder."""
+        for module in self.layers.modules():
             if hasattr(module, "implementation"):
                 setattr(module, "implementation", implementation)  # noqa: B010 - torch types attributes as tensors
         return self
@@ -208,12 +205,7 @@ class Encoder(nn.Module):
 
         Returns:
             See `EncoderOutput`.
-
-        Raises:
-            ValueError: `head_gates` of another shape.
         """
-        if head_gates is not None:
-            check_gates(head_gates, lengths, self.config.num_heads)
         if attention_layers is None:
             attention_layers = torch.zeros(len(self.layers), dtype=torch.bool, device=input_ids.device)
         tokens = packing(lengths, input_ids.shape[1], seen_lengths)

@@ -174,19 +174,6 @@ def is_linear(config: EncoderConfig) -> bool:
     return not changed and not config.output_gate
 
 
-def check_gates(head_gates: Tensor, lengths: Tensor, num_heads: tuple[int, ...]) -> None:
-    """Refuses gates that do not fit a batch of `lengths [B]`.
-
-    Raises:
-        ValueError: another shape than [B, sum of all layers' heads].
-    """
-    if torch.onnx.is_in_onnx_export():  # a graph accepts no rows of gates if none are given
-        return
-    expected = (len(lengths), sum(num_heads))
-    if head_gates.shape != expected:
-        raise ValueError(f"head_gates have shape {tuple(head_gates.shape)}: expected [B, sum of heads] = {expected}")
-
-
 def pack_gated(
     context: Tensor, tokens: Packing, request: LayerRequest, null_context: Tensor | None, *, num_heads: int
 ) -> Tensor:

@@ -161,10 +161,6 @@ def decompose(
     Raises:
         ValueError: the task has no output that can be decomposed, or layers have a part that cannot.
     """
-    if encoder.config.task not in DECOMPOSABLE:
-        raise ValueError(
-            f"the output of task {encoder.config.task} is not decomposed: expected one of {', '.join(DECOMPOSABLE)}"
-        )
     if not encoder.config.is_decomposable:
         raise ValueError("layers with a third norm, normed values or signals are not decomposed")
     if tokens is None:

@@ -37,6 +37,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "activated values": {"value_activation": "silu"},
     "output gate": {"output_gate": True},
     "value stream": {"value_residual": MIXES, "value_activation": "silu", "output_gate": True},
+    "values behind a norm": {"value_residual": MIXES, "pre_norm": True, "final_norm": True},
 }
 
 

@@ -80,26 +80,21 @@ def write_found(folder: Path, name: str, record: Mapping[str, Any], table: Seque
     write_whole(folder / f"{name}.svg", draw_panels(panel.title, [panel]).encode())
 
 
-def compare(values: Values, baseline: str | None = None) -> dict[str, dict[str, Any]]:
-    """For each row its mean and 95 % interval over seeds (Student's), and its mean difference from the baseline.
+def compare(values: Values, baseline: str) -> dict[str, dict[str, Any]]:
+    """For each row its mean and 95 % interval over seeds (Student's), and its mean difference from the baseline's.
 
     Differences are taken seed by seed: rows of one seed share the order of the data. Intervals are of one row each;
-    `larger_than_seeds` holds over all rows at once.
-
-    Args:
-        values: by row, the same seeds in the same order.
-        baseline: the row that the others are compared with; None for no differences.
+    `larger_than_seeds` holds over all rows at once. All rows have the same seeds in the same order.
     """
     names = list(values)
     table = np.array([values[name] for name in names])  # [rows, seeds]
     found = {name: {"values": list(values[name]), **one} for name, one in zip(names, _means(table), strict=True)}
-    if baseline is not None:
-        differences = table - table[names.index(baseline)]
-        for name, row, difference in zip(names, differences, _means(differences), strict=True):
-            if name != baseline:
-                probability = 1.0 if not row.any() else 0.0 if np.ptp(row) == 0 else stats.ttest_1samp(row, 0).pvalue
-                found[name] |= {"difference": difference, "p": float(probability)}
-        judge([row for row in found.values() if "p" in row])
+    differences = table - table[names.index(baseline)]
+    for name, row, difference in zip(names, differences, _means(differences), strict=True):
+        if name != baseline:
+            probability = 1.0 if not row.any() else 0.0 if np.ptp(row) == 0 else stats.ttest_1samp(row, 0).pvalue
+            found[name] |= {"difference": difference, "p": float(probability)}
+    judge([row for row in found.values() if "p" in row])
     return found
 
 
