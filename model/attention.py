@@ -223,15 +223,8 @@ def attend(
 ) -> tuple[Tensor, HeadOutputs]:
     """Attention within each text of a packed batch, between the projections.
 
-    Args:
-        heads: the module.
-        projected: queries [T, H*K], keys [T, G*K] and values [T, G*V] of `attended_heads` G.
-        tokens: their places in the batch.
-        request: the outputs asked of the heads, and the gates on them.
-        terms: what positions add to the scores; queries and keys are turned already.
-
-    Returns:
-        The context [T, H*V], each head multiplied by its gate, and the heads' own outputs.
+    `projected` are queries [T, H*K], keys [T, G*K] and values [T, G*V] of `attended_heads` G; queries and keys are
+    turned already. Gives the context [T, H*V], each head multiplied by its gate, and the heads' own outputs.
     """
     query, key, value = map(tokens.pad, projected)
     context, weights = IMPLEMENTATIONS[heads.implementation](

@@ -47,11 +47,9 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def check_fields(settings: Any, prefix: str = "") -> None:
-    """Refuses what the fields' annotations do not allow: `Size`, `Count`, `Positive`, choices, flags, tuples of these.
+    """Refuses values that the annotations of a dataclass's fields do not allow: sizes, choices, flags, tuples of these.
 
-    Args:
-        settings: a dataclass.
-        prefix: of the fields' names in messages.
+    `prefix` stands before the fields' names in messages.
     """
     for each in fields(settings):
         _check(prefix + each.name, getattr(settings, each.name), each.type)

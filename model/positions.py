@@ -25,14 +25,10 @@ class Rotation(NamedTuple):
     """Turns pairs of dimensions by an angle that grows with the position (Su et al. 2021, equation 34).
 
     Dimension i < K/2 is paired with i + K/2.
-
-    Attributes:
-        cos: [T, 1, K/2].
-        sin: [T, 1, K/2].
     """
 
-    cos: Tensor
-    sin: Tensor
+    cos: Tensor  # [T, 1, K/2]
+    sin: Tensor  # [T, 1, K/2]
 
     def turn(self, x: Tensor, num_heads: int) -> Tensor:
         """[T, H*K] -> [T, H*K]."""
@@ -267,12 +263,7 @@ class AttentionPositions(nn.Module):
             )
 
     def forward(self, tokens: Packing, dtype: torch.dtype) -> tuple[PositionTerms, PositionTerms]:
-        """The terms of global layers and of local ones.
-
-        Args:
-            tokens: where the tokens stand.
-            dtype: of the scores.
-        """
+        """The terms of global layers and of local ones; `dtype` is the scores'."""
         if self.distances is not None:
             terms = PositionTerms(distances=self.distances(tokens))
             return terms, terms

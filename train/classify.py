@@ -65,15 +65,18 @@ class Classify(Recipe):
 
     def _read(self, settings: ClassifySettings, rows: Rows) -> tuple[ClassificationSettings, dict[str, Any]]:
         """Keeps tokens and targets; returns the layers for them, and what the record says of the targets."""
-        targets = _Targets(settings.scores, rows.learned if settings.scores else rows.labelled, settings.rows)
-        self.tokens, self.held_out = (self._tokenize(part, settings.pairs) for part in (rows.learned, rows.held_out))
-        self.targets, self.expected = (targets.read(part) for part in (rows.learned, rows.held_out))
-        layers = ClassificationSettings(
-            labels=tuple(targets.labels),
-            activation="sigmoid" if settings.scores else "softmax",
-            dense_activation="tanh",
-        )
-        return layers, targets.described()
+        parts = (rows.learned, rows.held_out)
+        self.tokens, self.held_out = (self._tokenize(part, settings.pairs) for part in parts)
+        if settings.scores:
+            (self.targets, self.expected), described = read_scores(parts, settings.rows)
+            return ClassificationSettings(labels=("score",), activation="sigmoid"), described
+        labels = sorted({row.fields[-1].strip() for row in rows.labelled})
+        if not 2 <= len(labels) <= MOST_LABELS:
+            expected = f"expected 2 to {MOST_LABELS}. Are these scores?"
+            raise DataError(f"{settings.rows}: {len(labels)} different labels; {expected}")
+        self.targets, self.expected = (_places(part, labels) for part in parts)
+        layers = ClassificationSettings(labels=tuple(labels), activation="softmax")
+        return layers, {"kind": "labels", "labels": labels}
 
     def _tokenize(self, rows: Sequence[Row], pairs: bool) -> TokenIds:
         if pairs:
@@ -190,38 +193,24 @@ def _padded(targets: Sequence[Tensor]) -> Tensor:
     return pad_sequence(list(targets), batch_first=True, padding_value=UNLABELLED)
 
 
-class _Targets:
-    """Targets as numbers: a label's place among the names, or a score put on 0 to 1 by the range of those learned."""
+def read_scores(parts: Sequence[Sequence[Row]], path: Path) -> tuple[list[Tensor], dict[str, Any]]:
+    """Scores of each part, float32 [rows], put on 0 to 1 by the range of the first part's; and that range.
 
-    def __init__(self, scores: bool, rows: Sequence[Row], path: Path) -> None:
-        self.scores = scores
-        if scores:
-            numbers = [_score(row) for row in rows]
-            self.labels, self.low, self.high = ["score"], min(numbers), max(numbers)
-            if self.low == self.high:
-                raise DataError(f"{path}: every score is {self.low:g}; nothing can be learned from that")
-            return
-        self.labels = sorted({row.fields[-1].strip() for row in rows})
-        if not 2 <= len(self.labels) <= MOST_LABELS:
-            raise DataError(
-                f"{path}: {len(self.labels)} different labels; expected 2 to {MOST_LABELS}. Are these scores?"
-            )
-
-    def read(self, rows: Sequence[Row]) -> Tensor:
-        """float32 [rows] of scores, int64 [rows] of labels."""
-        if self.scores:
-            return torch.tensor([(_score(row) - self.low) / (self.high - self.low) for row in rows])
-        places = {label: place for place, label in enumerate(self.labels)}
-        for row in rows:
-            if row.fields[-1].strip() not in places:
-                raise DataError(f"{row.place}: label {row.fields[-1][:40]!r} is none of those learned from")
-        return torch.tensor([places[row.fields[-1].strip()] for row in rows])
-
-    def described(self) -> dict[str, Any]:
-        if self.scores:
-            return {"kind": "scores", "low": self.low, "high": self.high}
-        return {"kind": "labels", "labels": self.labels}
+    Raises:
+        DataError: a score is no number, or the first part's are all alike.
+    """
+    scores = [[number_of(row.fields[-1].strip(), row.place, "the score") for row in part] for part in parts]
+    low, high = min(scores[0]), max(scores[0])
+    if low == high:
+        raise DataError(f"{path}: every score is {low:g}; nothing can be learned from that")
+    found = [torch.tensor([(score - low) / (high - low) for score in part]) for part in scores]
+    return found, {"kind": "scores", "low": low, "high": high}
 
 
-def _score(row: Row) -> float:
-    return number_of(row.fields[-1].strip(), row.place, "the score")
+def _places(rows: Sequence[Row], labels: Sequence[str]) -> Tensor:
+    """Each row's label as its place among the names, int64 [rows]."""
+    places = {label: place for place, label in enumerate(labels)}
+    for row in rows:
+        if row.fields[-1].strip() not in places:
+            raise DataError(f"{row.place}: label {row.fields[-1][:40]!r} is none of those learned from")
+    return torch.tensor([places[row.fields[-1].strip()] for row in rows])

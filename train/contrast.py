@@ -131,10 +131,7 @@ def info_nce(
 def known_positives(anchors: Sequence[str], candidates: Sequence[str], positives: Mapping[str, set[str]]) -> Tensor:
     """Candidates that are no negatives of an anchor, bool [anchors, candidates]: further positives of its text.
 
-    Args:
-        anchors: of the batch.
-        candidates: the anchors' own, in order, and then others.
-        positives: of each anchor, in all rows.
+    Candidates are the anchors' own, in order, and then others; `positives` are those of each anchor in all rows.
     """
     own = [positives.get(anchor, set()) | {text} for anchor, text in zip(anchors, candidates, strict=False)]
     known = torch.tensor([[candidate in texts for candidate in candidates] for texts in own])
@@ -149,15 +146,8 @@ def backward_in_chunks(
     GradCache (Gao et al. 2021, arXiv 2101.06983): embed all without a graph, differentiate the loss by the embeddings,
     then embed each chunk again with its graph. What is drawn in training is drawn alike both times.
 
-    Args:
-        embed: embeds examples.
-        count: examples of the batch.
-        chunk: examples at a time.
-        loss_of: the loss of all embeddings [count, D].
-        processes: which share the batch; each embeds its own part.
-
-    Returns:
-        The loss.
+    Of a batch of `count` examples a chunk is embedded at a time, and each process embeds its own part. `loss_of` takes
+    all embeddings [count, D]. Returns the loss.
     """
     own = range(count)[processes.rows(count)]
     chunks = [own[start : start + chunk] for start in range(0, len(own), chunk)]

@@ -41,19 +41,12 @@ class Row(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows in two parts, and the files for the record.
-
-    Attributes:
-        learned: to learn from.
-        held_out: to judge by.
-        described: the files.
-        labelled: what has every label: all rows of the file to learn from, as a rare label's may all be held out.
-    """
+    """Rows in two parts."""
 
     learned: list[Row]
-    held_out: list[Row]
-    described: Mapping[str, Any]
-    labelled: list[Row]
+    held_out: list[Row]  # to judge by
+    described: Mapping[str, Any]  # the files, for the record
+    labelled: list[Row]  # all rows of the file to learn from: a rare label's may all be held out
 
 
 def read_texts(paths: Sequence[Path]) -> tuple[list[str], list[DataFile]]:

@@ -20,6 +20,7 @@ from train.folder import compared_by_cosines
 from train.settings import RunSettings
 
 LAYER = "layers."
+PER_LAYER = ("num_heads", "num_key_value_heads", "query_groups", "kept_heads", "value_residual", "intermediate_sizes")
 
 
 class Distil(Distillation):
@@ -66,7 +67,7 @@ def student_config(teacher: EncoderConfig, changes: Mapping[str, Any]) -> Encode
     """
     given = changes.get("num_heads")
     heads = tuple(given) if isinstance(given, list) else teacher.num_heads  # what is no list is refused below
-    fields = _fields_of_layers(teacher, heads) if heads and heads != teacher.num_heads else {}
+    fields = _fields_of_student(teacher, heads) if heads and heads != teacher.num_heads else {}
     if "intermediate_size" in changes:
         fields["intermediate_sizes"] = []
     try:
@@ -80,29 +81,31 @@ def student_config(teacher: EncoderConfig, changes: Mapping[str, Any]) -> Encode
     return replace(config, head_dropout=0.0)
 
 
-def _fields_of_layers(teacher: EncoderConfig, heads: Sequence[int]) -> dict[str, Any]:
-    """Fields with a value for each layer, for a student of these heads: the values of the teacher's matched layers."""
+def fields_of_layers(config: EncoderConfig, layers: Sequence[int]) -> dict[str, Any]:
+    """Fields with a value for each layer, for a network of some of these layers, but for which share weights."""
+    fields: dict[str, Any] = {
+        name: tuple(getattr(config, name)[layer] for layer in layers) for name in PER_LAYER if getattr(config, name)
+    }
+    local = tuple(place for place, layer in enumerate(layers) if layer in config.local_layers)
+    return fields | {"local_layers": local, "window": config.window if local else None}
+
+
+def _fields_of_student(teacher: EncoderConfig, heads: Sequence[int]) -> dict[str, Any]:
+    """The fields of the teacher's matched layers, as far as they fit a student of these heads."""
     matched = matched_layers(len(heads), teacher.num_layers)
-    fields: dict[str, Any] = {}
-    if teacher.intermediate_sizes:
-        fields["intermediate_sizes"] = [teacher.intermediate_sizes[other] for other in matched]
-    if teacher.local_layers:
-        local = [layer for layer, other in enumerate(matched) if other in teacher.local_layers]
-        fields |= {"local_layers": local, "window": teacher.window if local else None}
+    fields = fields_of_layers(teacher, matched)
     if teacher.num_key_value_heads:
         readers = [teacher.num_heads[other] / teacher.num_key_value_heads[other] for other in matched]
         shared = [own / each for own, each in zip(heads, readers, strict=True)]
         is_whole = not teacher.query_groups and all(count == int(count) for count in shared)
-        fields |= {"num_key_value_heads": list(map(int, shared)) if is_whole else [], "query_groups": []}
-    if teacher.kept_heads:
-        kept = [teacher.kept_heads[other] for other in matched]
-        fits = list(map(len, kept)) == list(heads)
-        fields |= {"kept_heads": kept if fits else [], "original_heads": teacher.original_heads if fits else 0}
+        fields |= {"num_key_value_heads": tuple(map(int, shared)) if is_whole else (), "query_groups": ()}
+    if teacher.kept_heads and list(map(len, fields["kept_heads"])) != list(heads):
+        fields |= {"kept_heads": (), "original_heads": 0}
     if teacher.value_residual:
-        fields["value_residual"] = [[0, 1], *(teacher.value_residual[other] for other in matched[1:])]
+        fields["value_residual"] = ((0, 1), *fields["value_residual"][1:])
     if teacher.shared_layers:
         of = [teacher.shared_layers[other] for other in matched]
-        fields["shared_layers"] = [of.index(first) for first in of]
+        fields["shared_layers"] = tuple(of.index(first) for first in of)
     return fields
 
 
@@ -112,14 +115,10 @@ def matched_layers(student: int, teacher: int) -> list[int]:
 
 
 def make_student(config: EncoderConfig, teacher: Encoder, layers: Sequence[int], *, seed: int, parts: bool) -> Encoder:
-    """The student with first weights.
+    """The student with first weights, drawn by the seed.
 
-    Args:
-        config: of the student.
-        teacher: whose tensors are taken where name and shape fit; a layer's from the layer that it stands for.
-        layers: of the teacher, one a layer of the student.
-        seed: of what is drawn.
-        parts: whether anything is taken from the teacher.
+    With `parts` the teacher's tensors are taken where name and shape fit, a layer's from that of `layers` that it
+    stands for.
     """
     student = initialise(Encoder(config), seed)
     if parts:

@@ -38,17 +38,11 @@ MOST_RELATION_HEADS = 48  # as MiniLMv2 has
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Texts:
-    """Texts to learn from, in a fixed random order, and texts to judge by, which share none with them.
+    """Texts to learn from, in a fixed random order, and texts to judge by, which share none with them."""
 
-    Attributes:
-        learned: to learn from.
-        held_out: to judge by.
-        described: the files, for the record.
-    """
-
-    learned: Sequence[str]
-    held_out: Sequence[str]
-    described: Mapping[str, Any]
+    learned: Sequence[str]  # to learn from
+    held_out: Sequence[str]  # to judge by
+    described: Mapping[str, Any]  # the files, for the record
 
 
 def read_material(paths: Sequence[Path], held_out: Path | None) -> Texts:
@@ -94,15 +88,8 @@ class Distillation(Recipe):
     ) -> None:
         """Puts everything where the device is, and embeds the texts to judge by.
 
-        Args:
-            student: the network to train.
-            teacher: the network to learn from; its tokenizer reads the texts.
-            material: the texts.
-            weights: of the loss.
-            settings: of the run.
-            described: what was done before, for the record.
-            layers: the teacher's layer for each of the student's, whose hidden states it learns; empty if their sizes
-                differ.
+        `described` is what was done before, for the record. `layers` has for each of the student's layers the teacher's
+        whose hidden states it learns; it is empty if their sizes differ.
         """
         self.like, self.weights, self.seed, self.layers = teacher, weights, settings.seed, layers
         self.device = torch.device(settings.device)
@@ -229,11 +216,7 @@ def relation_heads(own: int, whole: int) -> int:
 def log_relations(projected: Tensor, lengths: Sequence[int], heads: int, real: Tensor) -> Tensor:
     """Logarithms [B, R, S, S] of each token's distribution over the tokens of its text; padding has no weight.
 
-    Args:
-        projected: [T, R*W].
-        lengths: tokens of each text.
-        heads: R.
-        real: bool [B, 1, 1, S], where a text has a token.
+    `projected` is [T, R*W], `heads` R, and `real`, where a text has a token, bool [B, 1, 1, S].
     """
     rows = pad_sequence(list(torch.split(projected, list(lengths))), batch_first=True)  # [B, S, R*W]
     cut = rows.view(*rows.shape[:2], heads, -1).transpose(1, 2)  # [B, R, S, W]

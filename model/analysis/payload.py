@@ -72,17 +72,11 @@ _INDEX_BITS = np.uint64(32)
 
 
 class TopK(NamedTuple):
-    """The k largest weights of every row; k is at most the number of keys.
+    """The k largest weights of every row; k is at most the number of keys."""
 
-    Attributes:
-        indices: [..., Q, k], which keys, largest weight first, the lower index first where weights are equal.
-        weights: [..., Q, k], their weights.
-        left_out: [..., Q], the sum of the weights not returned; exactly 0 where all were.
-    """
-
-    indices: Int32Array
-    weights: Float32Array
-    left_out: Float32Array
+    indices: Int32Array  # [..., Q, k], which keys, largest weight first, the lower index first where weights are equal
+    weights: Float32Array  # [..., Q, k], their weights
+    left_out: Float32Array  # [..., Q], the sum of the weights not returned; exactly 0 where all were
 
 
 def top_k(weights: Float32Array, k: int) -> TopK:

@@ -54,9 +54,7 @@ def rollout(attentions: Sequence[Float32Array], start: Float32Array | Float64Arr
 def saliency(attentions: Sequence[Float32Array], shares: Float64Array) -> Float32Array:
     """How much of the pooled vector each input token accounts for, by rollout: `shares R_L`, [n], sums to 1.
 
-    Args:
-        attentions: as in `rollout`.
-        shares: [n], each token's share of the pooled vector, as `model.analysis.contributions.token_shares` gives.
+    `shares` [n] of the pooled vector are those of `model.analysis.contributions.token_shares`.
     """
     row: Float32Array = rollout(attentions, shares[np.newaxis])[0]
     return row

@@ -14,7 +14,7 @@ from export.heads.corpus import read_pairs, tokenize_pairs
 from export.heads.importance import loss_gradient
 from export.heads.subject import find_subject
 from export.pruning.driver import least_first
-from export.pruning.picture import Line, Panel
+from export.pruning.picture import Line, Panel, draw_panels
 from export.pruning.removal import remove_heads
 from export.texts import tokenize
 from model.encoder import Encoder
@@ -173,7 +173,7 @@ def write_orders(folder: Path, orders: Orders, found: Sequence[Found]) -> Mappin
         for way in WAYS
     ]
     panel = Panel("Cosine to the whole network, healed", "heads removed", lines, percent=True)
-    write_found(folder, "orders", record, table(record), panel)
+    write_found(folder, "orders", record, table(record), {"orders": draw_panels(panel.title, [panel])})
     return record
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from export.checkpoint import require_embedding
 from export.heads.subject import find_subject
-from export.pruning.picture import Line, Panel
+from export.pruning.picture import Line, Panel, draw_panels
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.initialise import initialise
@@ -210,7 +210,7 @@ def write_sweep(folder: Path, sweep: Sweep, found: Sequence[Found]) -> Mapping[s
     points = {kind: [(rows[name]["heads"], rows[name]) for name in _rows_of(kind, rows)] for kind in SERIES}
     lines = [Line(name, sorted(points[kind], key=itemgetter(0))) for kind, name in SERIES.items()]
     panel = Panel("Cosine to the vectors to learn", "heads a layer", lines, logarithmic=True)
-    write_found(folder, "sweep", record, table(record), panel)
+    write_found(folder, "sweep", record, table(record), {"sweep": draw_panels(panel.title, [panel])})
     return record
 
 

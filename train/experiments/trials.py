@@ -10,7 +10,6 @@ import numpy as np
 from scipy import stats
 
 from export.heads.intervals import RunningMean
-from export.pruning.picture import Panel, draw_panels
 from export.sources import read_json
 from model.analysis.arrays import Float64Array
 from model.artifact import write_whole
@@ -27,17 +26,11 @@ Values = Mapping[str, Sequence[float]]
 
 
 class Trial(NamedTuple):
-    """One of an experiment.
+    """One of an experiment; `run` trains in a folder, from its checkpoint if the second argument is True."""
 
-    Attributes:
-        name: a file's name.
-        described: everything that decides the result, as JSON types.
-        run: trains in the given folder, from its checkpoint where the second argument is True, and returns figures.
-    """
-
-    name: str
-    described: Mapping[str, Any]
-    run: Callable[[Path, bool], Mapping[str, Any]]
+    name: str  # a file's
+    described: Mapping[str, Any]  # everything that decides the result, as JSON types
+    run: Callable[[Path, bool], Mapping[str, Any]]  # returns figures
 
 
 def run_trials(folder: Path, trials: Sequence[Trial]) -> list[Found]:
@@ -73,11 +66,14 @@ def count_left(folder: Path, trials: Sequence[Trial]) -> int:
     return sum(not (folder / TRIALS / f"{trial.name}.json").is_file() for trial in trials)
 
 
-def write_found(folder: Path, name: str, record: Mapping[str, Any], table: Sequence[str], panel: Panel) -> None:
-    """Writes what an experiment found: NAME.json, NAME.md and NAME.svg."""
+def write_found(
+    folder: Path, name: str, record: Mapping[str, Any], table: Sequence[str], pictures: Mapping[str, str]
+) -> None:
+    """Writes what an experiment found: NAME.json, NAME.md and its pictures."""
     write_whole(folder / f"{name}.json", json.dumps(record, indent=1).encode() + b"\n")
     write_whole(folder / f"{name}.md", ("\n".join(table) + "\n").encode())
-    write_whole(folder / f"{name}.svg", draw_panels(panel.title, [panel]).encode())
+    for picture, drawn in pictures.items():
+        write_whole(folder / f"{picture}.svg", drawn.encode())
 
 
 def compare(values: Values, baseline: str) -> dict[str, dict[str, Any]]:

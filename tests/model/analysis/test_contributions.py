@@ -1,4 +1,4 @@
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,8 +11,6 @@ from model.analysis.contributions import contributions, norm_weighted, pooled_pa
 from model.config import Pooling
 from model.tasks import POOLINGS
 from tests.model.analysis.maps import draw_maps
-from tests.networks import BERT_CONFIG
-from tests.transformers_heads import draw_bert
 
 NAMES: tuple[Pooling, ...] = get_args(Pooling)
 AXES = np.eye(3, dtype=np.float32)
@@ -84,22 +82,6 @@ def test_norms_by_hand_scale_each_column() -> None:
     norms = np.array([[3.0, 10.0]], dtype=np.float32)
     weights = np.array([[[0.5, 0.5], [0.1, 0.9]]], dtype=np.float32)
     np.testing.assert_allclose(norm_weighted(weights, norms), [[[1.5, 5.0], [0.3, 9.0]]], rtol=1e-6)
-
-
-def test_against_the_vectors_that_bert_adds_up() -> None:
-    """Every alpha f(x) one by one from `transformers`' own layers: they add up to its output, and have these norms."""
-    bert: Any = draw_bert()
-    answer = bert(torch.arange(4, 15)[None], output_attentions=True, output_hidden_states=True)
-    heads = BERT_CONFIG["num_attention_heads"]
-    for layer, hidden, weights in zip(bert.encoder.layer, answer.hidden_states, answer.attentions, strict=False):
-        attention, alpha = layer.attention, weights[0]  # [H, n, n]
-        values = attention.self.value(hidden)[0].unflatten(-1, (heads, -1)).transpose(0, 1)  # [H, n, V]
-        output = attention.output.dense.weight.T.unflatten(0, (heads, -1))  # [H, V, D]
-        moved = alpha[..., None] * (values @ output)[:, None]  # [H, query, key, D]
-        context = (alpha @ values).transpose(0, 1).flatten(1)
-        torch.testing.assert_close(moved.sum((0, 2)) + attention.output.dense.bias, attention.output.dense(context))
-        found = norm_weighted(alpha.numpy(), (values @ output).norm(dim=-1).numpy())
-        np.testing.assert_allclose(found, moved.norm(dim=-1).numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_any_axes_in_front_and_single_queries(generator: np.random.Generator) -> None:

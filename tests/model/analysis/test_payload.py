@@ -44,6 +44,7 @@ def test_binary_sizes_are_exact_and_json_takes_no_more(shape: MapShape, k: int, 
     for encoding in BINARY:
         assert maps_bytes([shape], encoding) == as_binary(weights, encoding)
         assert maps_bytes([cut], encoding) == sum(as_binary(array, encoding) for array in kept)
+        assert maps_bytes([shape, cut], encoding) == maps_bytes([shape], encoding) + maps_bytes([cut], encoding)
 
 
 def test_the_longest_numbers_that_a_weight_can_be() -> None:
@@ -65,14 +66,6 @@ def test_json_takes_no_more_than_said_where_every_number_is_long() -> None:
     assert as_json(*cut) <= maps_bytes([shape], "json") <= 1.02 * as_json(*cut)
     whole = MapShape(maps=2, queries=1, keys=900)
     assert as_json(cut.weights) <= maps_bytes([whole], "json") <= 1.02 * as_json(cut.weights)
-
-
-def test_layers_add_up() -> None:
-    wide, narrow = MapShape(maps=12, queries=8, keys=8), MapShape(maps=3, queries=1, keys=8)
-    for encoding in (*BINARY, "json"):
-        assert maps_bytes([wide, narrow], encoding) == maps_bytes([wide], encoding) + maps_bytes([narrow], encoding)
-    assert maps_bytes([wide, narrow], "float32") == 4 * (12 * 64 + 3 * 8)
-    assert maps_bytes([], "json") == 0
 
 
 @st.composite

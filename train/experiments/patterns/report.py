@@ -1,18 +1,16 @@
 """What the experiment found: as JSON, as a table, and one picture for each claim, of which rows are there."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from export.pruning.picture import Line, Panel, draw_panels, plain
-from model.artifact import write_whole
 from train.experiments.patterns.memory import EXAMPLES, promised
 from train.experiments.patterns.network import WIDTH
 from train.experiments.patterns.tasks import OFFSETS, PLACES, TASKS
 from train.experiments.patterns.training import GATED_HEADS, Patterns
-from train.experiments.trials import Found, estimate, format_interval
+from train.experiments.trials import Found, estimate, format_interval, write_found
 
 Row = Mapping[str, Any]
 """A row of patterns.json: the fields of `network.Row`, and what was found."""
@@ -54,10 +52,7 @@ def write_patterns(folder: Path, patterns: Patterns, found: Sequence[Found]) -> 
         }
         for heads, trial in zip(patterns.memorising, memorised, strict=True)
     ]
-    write_whole(folder / "patterns.json", json.dumps(record, indent=1).encode() + b"\n")
-    write_whole(folder / "patterns.md", ("\n".join(table(record)) + "\n").encode())
-    for name, picture in draw_pictures(record["rows"], record["memory"]).items():
-        write_whole(folder / f"{name}.svg", picture.encode())
+    write_found(folder, "patterns", record, table(record), draw_pictures(record["rows"], record["memory"]))
     return record
 
 
