@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,10 @@ COLUMN_NAME = re.compile(  # of published tables; a line of nothing else is no e
 MOST_HELD_OUT = 1000
 HELD_OUT_SHARE = 0.05
 SEED = 0  # of the rows that are held out; the same in every run
+
+Lines = Iterator[tuple[int, Sequence[str]]]
+Reader = Callable[[Path, Any, Sequence[str], Sequence[str]], Lines]
+"""Gives the fields of each line with its number; hashes what it reads, and knows the columns and the optional ones."""
 
 
 class DataFile(NamedTuple):
@@ -78,7 +82,12 @@ def read_rows(path: Path, columns: Sequence[str], *, optional: Sequence[str] = (
         DataError: as `read_texts`, or a row has other columns.
     """
     digest = hashlib.sha256()
-    readers = {".jsonl": _json_rows, ".tsv": _tab_rows, ".csv": _comma_rows, ".conllu": _treebank_rows}
+    readers: Mapping[str, Reader] = {
+        ".jsonl": _json_rows,
+        ".tsv": _tab_rows,
+        ".csv": _comma_rows,
+        ".conllu": _treebank_rows,
+    }
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise DataError(f"{path}: expected a name that ends in .csv, .tsv or .jsonl, with {', '.join(columns)}")
@@ -164,10 +173,6 @@ def _decode(line: bytes, place: str) -> str:
         return line.decode("utf-8-sig" if place.endswith(", line 1") else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise DataError(f"{place}: not UTF-8 (byte {error.start + 1} of the line)") from error
-
-
-# Each reader gives lines with their numbers.
-Lines = Iterator[tuple[int, Sequence[str]]]
 
 
 def _json_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequence[str]) -> Lines:
