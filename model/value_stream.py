@@ -61,15 +61,10 @@ class LayerRequest(NamedTuple):
 
 
 class HeadOutputs(NamedTuple):
-    """What a layer's heads give besides the context.
+    """What a layer's heads give besides the context."""
 
-    Attributes:
-        weights: [B, H, S, S], or None where the implementation has none.
-        value_norms: [B, H, S], ||f(x_j)|| of `model.analysis.contributions`; [0, H, 0] or None where not asked for.
-    """
-
-    weights: Tensor | None
-    value_norms: Tensor | None
+    weights: Tensor | None  # [B, H, S, S], or None where the implementation has none
+    value_norms: Tensor | None  # [B, H, S], ||f(x_j)|| as above; [0, H, 0] or None where not asked for
 
 
 class ValueStream(nn.Module):

@@ -43,29 +43,17 @@ KIB = 1024
 
 
 class Recipe(ABC):
-    """What a command trains on what, and how the network is judged.
+    """What a command trains on what, and how the network is judged."""
 
-    Attributes:
-        command: name on the command line.
-        score: the figure of `evaluate` by which the best network is kept; larger is better.
-        encoder: the network.
-        module: everything with parameters: the network and what else is trained.
-        like: the checkpoint whose tokenizer, length and defaults the network keeps.
-        lengths: tokens of each example.
-        described: for the record: data with hashes, where the network came from, what was done before training.
-        rate_factors: factor on the learning rate of parts of the module, by the first part of a parameter's name.
-        processes: which share every batch; the loop sets it.
-    """
-
-    command: str
-    score: str
-    encoder: Encoder
-    module: nn.Module
-    like: Checkpoint
-    lengths: Sequence[int]
-    described: Mapping[str, Any] = {}
-    rate_factors: Mapping[str, float] = {}
-    processes: Processes = ALONE
+    command: str  # name on the command line
+    score: str  # figure of `evaluate` by which the best network is kept; larger is better
+    encoder: Encoder  # the network
+    module: nn.Module  # everything with parameters: the network and what else is trained
+    like: Checkpoint  # the checkpoint whose tokenizer, length and defaults the network keeps
+    lengths: Sequence[int]  # tokens of each example
+    described: Mapping[str, Any] = {}  # for the record: data with hashes, what was done before training
+    rate_factors: Mapping[str, float] = {}  # on the learning rate, by the first part of a parameter's name
+    processes: Processes = ALONE  # which share every batch; the loop sets it
 
     @abstractmethod
     def backward(self, places: Sequence[int], *, step: int, share: float) -> float:

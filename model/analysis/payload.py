@@ -23,19 +23,12 @@ _JSON_ROW_BYTES = 8  # brackets and commas of a row, and of the map and the tens
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MapShape:
-    """One tensor of an answer: the maps of one text and one layer.
+    """One tensor of an answer: the maps of one text and one layer."""
 
-    Attributes:
-        maps: heads; 1 if they are reduced to one map.
-        queries: rows of each map: tokens, words, what is left of them, or 1.
-        keys: columns of each map.
-        top_k: how many keys of each row are sent, with their indices and the mass left out; None for whole rows.
-    """
-
-    maps: int
-    queries: int
-    keys: int
-    top_k: int | None = None
+    maps: int  # heads; 1 if they are reduced to one map
+    queries: int  # rows of each map: tokens, words, what is left of them, or 1
+    keys: int  # columns of each map
+    top_k: int | None = None  # keys of each row that are sent, with indices and the mass left out; None for whole rows
 
 
 def maps_bytes(shapes: Iterable[MapShape], encoding: Encoding) -> int:

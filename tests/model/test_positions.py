@@ -34,7 +34,9 @@ def test_buckets_are_those_of_mpnet_at_every_distance() -> None:
 
 
 def test_rows_of_distances_are_those_of_deberta() -> None:
-    found = DistanceRows(buckets=32, max_distance=64, max_positions=90)(packing(torch.tensor([70, 3]), 70))
+    found = DistanceRows(vary(relative_buckets=32, relative_distance=64, max_positions=90))(
+        packing(torch.tensor([70, 3]), 70)
+    )
     theirs = make_log_bucket_position(torch.arange(69, -70, -1), 16, 64).long()
     assert torch.equal(found, (theirs + 16).clamp(0, 31))
 
