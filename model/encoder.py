@@ -4,6 +4,7 @@ It knows an `EncoderConfig` and tensors; it does not know checkpoints, tokenizer
 other half of a layer. Shape letters as in `model.config`; T real tokens of a packed batch.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -155,9 +156,11 @@ class Encoder(nn.Module):
                 setattr(self.layers[layer].get_submodule(module), own_name, parameter)
         return self
 
-    def use(self, implementation: Implementation) -> "Encoder":
-        """Sets the attention implementation, and returns the encoder."""
-        for module in self.layers.modules():
+    def use(self, implementation: Implementation, layers: Iterable[int] | None = None) -> "Encoder":
+        """Sets the attention implementation of these layers, or of every one, and returns the encoder."""
+        every = list(self.layers.children())
+        parts = every if layers is None else [every[layer] for layer in layers]
+        for module in (module for part in parts for module in part.modules()):
             if hasattr(module, "implementation"):
                 setattr(module, "implementation", implementation)  # noqa: B010 - torch types attributes as tensors
         return self
