@@ -223,15 +223,8 @@ def attend(
 ) -> tuple[Tensor, HeadOutputs]:
     """Attention within each text of a packed batch, between the projections.
 
-    Args:
-        heads: the module.
-        projected: queries [T, H*K], keys [T, G*K] and values [T, G*V] of `attended_heads` G.
-        tokens: their places in the batch.
-        request: the outputs asked of the heads, and the gates on them.
-        terms: what positions add to the scores; queries and keys are turned already.
-
-    Returns:
-        The context [T, H*V], each head multiplied by its gate, and the heads' own outputs.
+    `projected` are queries [T, H*K], keys [T, G*K] and values [T, G*V] of `attended_heads` G; queries and keys are
+    turned already. Gives the context [T, H*V], each head multiplied by its gate, and the heads' own outputs.
     """
     query, key, value = map(tokens.pad, projected)
     context, weights = IMPLEMENTATIONS[heads.implementation](
@@ -256,31 +249,18 @@ def attend(
 
 
 class AttentionInputs(NamedTuple):
-    """What attention is computed from.
+    """What attention is computed from."""
 
-    Attributes:
-        query: [B, S, H*K].
-        key: [B, S, G*K].
-        value: [B, S, G*V].
-        lengths: [B], tokens a row that are seen; keys at or after it get probability 0.
-        wanted: bool [1], whether the weights will be read; an implementation may return them regardless.
-        num_heads: H.
-        scale: factor on the scores before the softmax.
-        bias: [1 or B, H or 1, S, S], added to the scores after scaling; None for none.
-        num_key_value_heads: G, each read by H/G query heads that stand side by side; None for H.
-        window: all that the bias says, where a graph may compute it in blocks; None for no such blocks.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    lengths: Tensor
-    wanted: Tensor
-    num_heads: int
-    scale: float
-    bias: Tensor | None = None
-    num_key_value_heads: int | None = None
-    window: Window | None = None
+    query: Tensor  # [B, S, H*K]
+    key: Tensor  # [B, S, G*K]
+    value: Tensor  # [B, S, G*V]
+    lengths: Tensor  # [B], tokens a row that are seen; keys at or after it get probability 0
+    wanted: Tensor  # bool [1], whether the weights will be read; an implementation may return them regardless
+    num_heads: int  # H
+    scale: float  # factor on the scores before the softmax
+    bias: Tensor | None = None  # [1 or B, H or 1, S, S], added to the scores after scaling
+    num_key_value_heads: int | None = None  # G, each read by H/G query heads that stand side by side; None for H
+    window: Window | None = None  # all that the bias says, where a graph may compute it in blocks
 
     def heads(self) -> tuple[Tensor, Tensor, Tensor]:
         """Query and key [B, H, S, K], value [B, H, S, V]: keys and values once for every query head."""

@@ -6,26 +6,27 @@ nor how text becomes token ids.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from model.config_parts import (
     MOST_LAYERS,
     SETTINGS,
     ClassificationSettings,
     ConfigError,
+    Count,
     MultiVectorSettings,
+    Positive,
     Projection,
     QueryExpansion,
     RopeScaling,
+    Size,
     SparseSettings,
     Task,
     TaskSettings,
+    check_fields,
     is_number,
     read_settings,
     require,
-    require_choice,
-    require_flag,
-    require_positive,
 )
 from model.json_types import JsonTypeError, read_fields
 
@@ -37,19 +38,6 @@ AttentionPositions = Literal["none", "rotary", "alibi", "relative", "disentangle
 PositionScore = Literal["content_to_position", "position_to_content"]
 Pooling = Literal["mean", "cls", "max", "last"]
 ValueActivation = Literal["identity", "gelu", "gelu_tanh", "relu", "silu"]
-
-_CHOICES = {
-    "activation": Activation,
-    "norm": Norm,
-    "positions": Positions,
-    "attention_positions": AttentionPositions,
-    "pooling": Pooling,
-    "value_activation": ValueActivation,
-}
-_ZERO_FOR_NONE = (
-    *("type_vocab_size", "token_size", "original_heads", "relative_buckets", "relative_distance"),
-    *("local_head_size", "layer_signal_size"),
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,25 +118,25 @@ class EncoderConfig:
         task_settings: describes the task's layers; None for an embedding.
     """
 
-    vocab_size: int
-    hidden_size: int
-    num_heads: tuple[int, ...]
-    d_k: int
-    d_v: int
-    intermediate_size: int
-    max_positions: int
-    num_key_value_heads: tuple[int, ...] = ()
-    query_groups: tuple[tuple[int, ...], ...] = ()
-    intermediate_sizes: tuple[int, ...] = ()
-    score_scale: float | None = None
+    vocab_size: Size
+    hidden_size: Size
+    num_heads: tuple[Count, ...]
+    d_k: Size
+    d_v: Size
+    intermediate_size: Size
+    max_positions: Size
+    num_key_value_heads: tuple[Count, ...] = ()
+    query_groups: tuple[tuple[Size, ...], ...] = ()
+    intermediate_sizes: tuple[Size, ...] = ()
+    score_scale: Positive | None = None
     query_key_norm: bool = False
     query_key_layer_norm: bool = False
     attention_residual_norm: bool = False
     value_norm: bool = False
-    local_head_size: int = 0
-    layer_signal_size: int = 0
-    type_vocab_size: int = 0
-    token_size: int = 0
+    local_head_size: Count = 0
+    layer_signal_size: Count = 0
+    type_vocab_size: Count = 0
+    token_size: Count = 0
     activation: Activation = "gelu"
     gated: bool = False
     up_bias: bool = True
@@ -157,7 +145,7 @@ class EncoderConfig:
     output_bias: bool = True
     norm: Norm = "layer_norm"
     norm_bias: bool = True
-    norm_eps: float = 1e-12
+    norm_eps: Positive = 1e-12
     pre_norm: bool = False
     embedding_norm: bool = True
     first_attention_norm: bool = True
@@ -166,16 +154,16 @@ class EncoderConfig:
     positions: Positions = "learned"
     attention_positions: AttentionPositions = "none"
     causal: bool = False
-    rope_theta: float = 10000.0
-    rope_divisor: float = 1.0
+    rope_theta: Positive = 10000.0
+    rope_divisor: Positive = 1.0
     rope_scaling: RopeScaling | None = None
-    local_rope_theta: float | None = None
+    local_rope_theta: Positive | None = None
     local_layers: tuple[int, ...] = ()
-    window: int | None = None
-    relative_buckets: int = 32
-    relative_distance: int = 128
+    window: Count | None = None
+    relative_buckets: Count = 32
+    relative_distance: Count = 128
     position_scores: tuple[PositionScore, ...] = ()
-    original_heads: int = 0
+    original_heads: Count = 0
     kept_heads: tuple[tuple[int, ...], ...] = ()
     value_activation: ValueActivation = "identity"
     value_residual: tuple[tuple[float, float], ...] = ()
@@ -184,26 +172,13 @@ class EncoderConfig:
     head_dropout: float = 0.0
     pooling: Pooling = "mean"
     projections: tuple[Projection, ...] = ()
-    shared_layers: tuple[int, ...] = ()
+    shared_layers: tuple[Count, ...] = ()
     task: Task = "embedding"
     task_settings: TaskSettings | None = None
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "hidden_size", "d_k", "d_v", "intermediate_size", "max_positions"):
-            require(name, getattr(self, name), minimum=1)
-        for name in _ZERO_FOR_NONE:
-            require(name, getattr(self, name), minimum=0)
+        check_fields(self)
         _check_heads(self)
-        for name, kind in _CHOICES.items():
-            require_choice(name, getattr(self, name), get_args(kind))
-        for field in fields(self):
-            if field.type is bool:
-                require_flag(field.name, getattr(self, field.name))
-        for name in ("norm_eps", "rope_theta", "rope_divisor"):
-            require_positive(name, getattr(self, name))
-        for name in ("local_rope_theta", "score_scale"):
-            if getattr(self, name) is not None:
-                require_positive(name, getattr(self, name))
         if self.sandwich_norm and not self.pre_norm:
             raise ConfigError("sandwich_norm is a second norm behind those of pre_norm: set both")
         if self.attention_residual_norm and self.pre_norm:
@@ -323,14 +298,11 @@ def _check_heads(config: EncoderConfig) -> None:
         found = f"has {len(config.num_heads)} layers" if config.num_heads else "is empty"
         raise ConfigError(f"num_heads {found}: give one head count a layer, from 1 to {MOST_LAYERS} layers")
     for layer, heads in enumerate(config.num_heads):
-        require(f"num_heads[{layer}]", heads, minimum=0)
         if heads > config.hidden_size:
             raise ConfigError(f"num_heads[{layer}] is {heads}: at most hidden_size = {config.hidden_size} heads")
     for name in ("num_key_value_heads", "intermediate_sizes"):
         if (layers := len(getattr(config, name))) not in (0, config.num_layers):
             raise ConfigError(f"{name} has {layers} layers, num_heads {config.num_layers}")
-    for layer, size in enumerate(config.intermediate_sizes):
-        require(f"intermediate_sizes[{layer}]", size, minimum=1)
     if config.query_groups and len(config.query_groups) != len(config.num_key_value_heads):
         raise ConfigError(f"query_groups has {len(config.query_groups)} layers: expected those of num_key_value_heads")
     for layer, (heads, shared) in enumerate(zip(config.num_heads, config.num_key_value_heads, strict=False)):
@@ -341,8 +313,6 @@ def _check_groups(config: EncoderConfig, layer: int, heads: int, shared: int) ->
     require(f"num_key_value_heads[{layer}]", shared, minimum=min(heads, 1), maximum=heads)
     if config.query_groups:
         groups = config.query_groups[layer]
-        for index, size in enumerate(groups):
-            require(f"query_groups[{layer}][{index}]", size, minimum=1)
         if len(groups) != shared or sum(groups) != heads:
             raise ConfigError(f"query_groups[{layer}] is {list(groups)}: expected {shared} that sum to {heads}")
     elif shared and heads % shared:
@@ -378,8 +348,6 @@ def _check_positions(config: EncoderConfig) -> None:
         )
     if (config.window is not None) != bool(config.local_layers):
         raise ConfigError("window and local_layers belong together: give both or neither")
-    if config.window is not None:
-        require("window", config.window, minimum=0)
 
 
 def _check_disentangled(config: EncoderConfig) -> None:
@@ -387,8 +355,6 @@ def _check_disentangled(config: EncoderConfig) -> None:
     if (config.attention_positions == "disentangled") != bool(config.position_scores):
         raise ConfigError("position_scores and disentangled attention_positions belong together: give both or neither")
     if config.position_scores:
-        for term in config.position_scores:
-            require_choice("position_scores", term, get_args(PositionScore))
         if config.num_key_value_heads or config.relative_buckets < 2 or config.relative_buckets % 2:
             raise ConfigError(
                 "disentangled positions need an even number of relative_buckets, and keys that one query head reads"
@@ -437,8 +403,7 @@ def _check_shared_layers(config: EncoderConfig) -> None:
         return
     firsts = config.shared_layers
     if len(firsts) != config.num_layers or any(
-        isinstance(first, bool) or not isinstance(first, int) or not 0 <= first <= layer or firsts[first] != first
-        for layer, first in enumerate(firsts)
+        first > layer or firsts[first] != first for layer, first in enumerate(firsts)
     ):
         raise ConfigError(
             f"shared_layers is {list(firsts)}: expected {config.num_layers} layers, of each the first alike"
@@ -454,7 +419,6 @@ def _check_shared_layers(config: EncoderConfig) -> None:
 
 def _check_task(config: EncoderConfig) -> None:
     """A task is a known one and comes with its settings."""
-    require_choice("task", config.task, get_args(Task))
     expected = SETTINGS.get(config.task, type(None))
     if not isinstance(config.task_settings, expected):
         raise ConfigError(

@@ -6,14 +6,19 @@ describe are in `model.tasks`.
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, Literal, TypeGuard, get_args
+from typing import Annotated, Any, Literal, TypeGuard, get_args, get_origin
 
 from model.json_types import read_object
 
 MOST_LAYERS = 1024
 LARGEST = 1 << 20  # of a size; the largest vocabularies in use have half as many tokens
+
+
+Size = Annotated[int, 1]  # a whole number of at least this
+Count = Annotated[int, 0]
+Positive = Annotated[float, "above 0"]
 
 
 class ConfigError(ValueError):
@@ -34,23 +39,37 @@ def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
         raise ConfigError(f"{name} is {value!r}: expected one of {', '.join(allowed)}")
 
 
-def require_flag(name: str, value: object) -> None:
-    """True or false."""
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} is {value!r:.100}: expected true or false")
-
-
-def require_positive(name: str, value: object) -> None:
-    """A finite number above 0."""
-    if not is_number(value) or value <= 0:
-        raise ConfigError(f"{name} is {value!r:.100}: expected a positive number")
-
-
 def is_number(value: object) -> TypeGuard[float]:
     """Finite, and no whole number that a float cannot hold."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= sys.float_info.max
+
+
+def check_fields(settings: Any, prefix: str = "") -> None:
+    """Refuses values that the annotations of a dataclass's fields do not allow: sizes, choices, flags, tuples of these.
+
+    `prefix` stands before the fields' names in messages.
+    """
+    for each in fields(settings):
+        _check(prefix + each.name, getattr(settings, each.name), each.type)
+
+
+def _check(name: str, value: Any, kind: Any) -> None:
+    outer, inner = get_origin(kind), get_args(kind)
+    if kind in (Size, Count):
+        require(name, value, minimum=inner[1])
+    elif kind == Positive and (not is_number(value) or value <= 0):
+        raise ConfigError(f"{name} is {value!r:.100}: expected a positive number")
+    elif outer is Literal:
+        require_choice(name, value, inner)
+    elif kind is bool and not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r:.100}: expected true or false")
+    elif outer is tuple:
+        for index, item in enumerate(value):
+            _check(f"{name}[{index}]", item, inner[0])
+    elif type(None) in inner and value is not None:
+        _check(name, value, inner[0])
 
 
 LayerActivation = Literal["identity", "tanh", "gelu", "gelu_tanh", "relu", "silu"]
@@ -68,16 +87,13 @@ class Projection:
         residual: whether its input is added to what it gives, through a matrix of its own if the sizes differ.
     """
 
-    size: int
+    size: Size
     bias: bool = True
     activation: LayerActivation = "tanh"
     residual: bool = False
 
     def __post_init__(self) -> None:
-        require("projections.size", self.size, minimum=1)
-        require_flag("projections.bias", self.bias)
-        require_flag("projections.residual", self.residual)
-        require_choice("projections.activation", self.activation, get_args(LayerActivation))
+        check_fields(self, "projections.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,19 +115,15 @@ class RopeScaling:
     """
 
     kind: RopeScalingKind
-    factor: float
-    original_positions: int
-    low: float = 1.0
-    high: float = 32.0
-    magnitude: float = 1.0
+    factor: Positive
+    original_positions: Size
+    low: Positive = 1.0
+    high: Positive = 32.0
+    magnitude: Positive = 1.0
     whole_pairs: bool = True
 
     def __post_init__(self) -> None:
-        require_choice("rope_scaling.kind", self.kind, get_args(RopeScalingKind))
-        require("rope_scaling.original_positions", self.original_positions, minimum=1)
-        require_flag("rope_scaling.whole_pairs", self.whole_pairs)
-        for name in ("factor", "low", "high", "magnitude"):
-            require_positive(f"rope_scaling.{name}", getattr(self, name))
+        check_fields(self, "rope_scaling.")
         if self.low >= self.high:
             raise ConfigError(f"rope_scaling.low is {self.low}: expected less than high = {self.high}")
 
@@ -159,11 +171,7 @@ class ClassificationSettings:
             raise ConfigError(f"labels is {self.labels!r:.100}: expected at least one text")
         if len(set(self.labels)) < len(self.labels):
             raise ConfigError(f"labels is {self.labels!r:.100}: expected names that differ")
-        require_choice("activation", self.activation, get_args(ScoreActivation))
-        if self.dense_activation is not None:
-            require_choice("dense_activation", self.dense_activation, get_args(LayerActivation))
-        for name in ("dense_bias", "dense_norm", "output_bias"):
-            require_flag(name, getattr(self, name))
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,10 +196,8 @@ class SparseSettings:
     saturations: int = 1
 
     def __post_init__(self) -> None:
-        require_choice("dense_activation", self.dense_activation, get_args(LayerActivation))
+        check_fields(self)
         require("saturations", self.saturations, minimum=1, maximum=2)
-        for name in ("dense_bias", "bias", "tied"):
-            require_flag(name, getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,16 +212,13 @@ class QueryExpansion:
         truncate: whether longer queries are cut to `length`; else they keep their tokens.
     """
 
-    token_id: int
-    length: int
+    token_id: Count
+    length: Size
     attend: bool = False
     truncate: bool = True
 
     def __post_init__(self) -> None:
-        require("query_expansion.token_id", self.token_id, minimum=0)
-        require("query_expansion.length", self.length, minimum=1)
-        for name in ("attend", "truncate"):
-            require_flag(f"query_expansion.{name}", getattr(self, name))
+        check_fields(self, "query_expansion.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,29 +238,21 @@ class MultiVectorSettings:
         query_expansion: what queries are made longer by, None for nothing.
     """
 
-    size: int
+    size: Size
     bias: bool = False
     dense_activation: LayerActivation = "identity"
     residual: bool = False
     hidden_layers: tuple[Projection, ...] = ()
-    skipped_ids: tuple[int, ...] = ()
+    skipped_ids: tuple[Count, ...] = ()
     skipped_in: tuple[str, ...] = ("document",)
-    query_length: int | None = None
-    document_length: int | None = None
+    query_length: Size | None = None
+    document_length: Size | None = None
     query_expansion: QueryExpansion | None = None
 
     def __post_init__(self) -> None:
-        require("size", self.size, minimum=1)
-        require_flag("bias", self.bias)
-        require_flag("residual", self.residual)
-        require_choice("dense_activation", self.dense_activation, get_args(LayerActivation))
-        for index in self.skipped_ids:
-            require("skipped_ids", index, minimum=0)
+        check_fields(self)
         for kind in self.skipped_in:
             require_choice("skipped_in", kind, ("query", "document"))
-        for name in ("query_length", "document_length"):
-            if getattr(self, name) is not None:
-                require(name, getattr(self, name), minimum=1)
 
 
 TaskSettings = ClassificationSettings | SparseSettings | MultiVectorSettings

@@ -16,7 +16,7 @@ from model.layers import Dropout, FeedForward, LayerSignals, SignalReader, norm_
 from model.packing import Packing, packing
 from model.positions import AttentionPositions, PositionTerms, sinusoids
 from model.tasks import TASKS, Encoded
-from model.value_stream import HeadOutputs, LayerRequest, ValueStream, check_gates, make_value_stream
+from model.value_stream import HeadOutputs, LayerRequest, ValueStream, make_value_stream
 
 
 class EncoderOutput(NamedTuple):
@@ -208,12 +208,7 @@ class Encoder(nn.Module):
 
         Returns:
             See `EncoderOutput`.
-
-        Raises:
-            ValueError: `head_gates` of another shape.
         """
-        if head_gates is not None:
-            check_gates(head_gates, lengths, self.config.num_heads)
         if attention_layers is None:
             attention_layers = torch.zeros(len(self.layers), dtype=torch.bool, device=input_ids.device)
         tokens = packing(lengths, input_ids.shape[1], seen_lengths)

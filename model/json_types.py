@@ -5,7 +5,7 @@ Standard library only: the service reads its manifest with this.
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 T = TypeVar("T")
 SCALARS: Mapping[Any, tuple[tuple[type, ...], str]] = {
@@ -61,6 +61,8 @@ def read_value(value: Any, kind: Any, name: str) -> Any:
     Raises:
         JsonTypeError: it is of another type.
     """
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
     outer, inner = get_origin(kind), get_args(kind)
     if type(None) in inner:
         return None if value is None else read_value(value, next(one for one in inner if one is not type(None)), name)

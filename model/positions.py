@@ -25,14 +25,10 @@ class Rotation(NamedTuple):
     """Turns pairs of dimensions by an angle that grows with the position (Su et al. 2021, equation 34).
 
     Dimension i < K/2 is paired with i + K/2.
-
-    Attributes:
-        cos: [T, 1, K/2].
-        sin: [T, 1, K/2].
     """
 
-    cos: Tensor
-    sin: Tensor
+    cos: Tensor  # [T, 1, K/2]
+    sin: Tensor  # [T, 1, K/2]
 
     def turn(self, x: Tensor, num_heads: int) -> Tensor:
         """[T, H*K] -> [T, H*K]."""
@@ -78,16 +74,14 @@ class Rotary(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(
-        self, *, d_k: int, max_positions: int, theta: float, divisor: float = 1.0, scaling: RopeScaling | None = None
-    ) -> None:
+    def __init__(self, config: EncoderConfig, *, theta: float, d_k: int) -> None:
         super().__init__()
         powers = torch.arange(0, d_k, 2, dtype=torch.float32, device=HOST) / d_k
-        frequencies = 1.0 / (theta**powers) / divisor  # [K/2]
+        frequencies = 1.0 / (theta**powers) / config.rope_divisor  # [K/2]
         magnitude = 1.0
-        if scaling is not None:
+        if (scaling := config.rope_scaling) is not None:
             frequencies, magnitude = scale_frequencies(theta**powers, theta, scaling), scaling.magnitude
-        angles = torch.arange(max_positions, dtype=torch.float32, device=HOST)[:, None] * frequencies
+        angles = torch.arange(config.max_positions, dtype=torch.float32, device=HOST)[:, None] * frequencies
         self.register_buffer("cos", angles.cos() * magnitude, persistent=False)  # [P, K/2]
         self.register_buffer("sin", angles.sin() * magnitude, persistent=False)
 
@@ -151,12 +145,13 @@ class BucketedBias(nn.Module):
 
     bucket: Tensor
 
-    def __init__(self, *, num_heads: int, buckets: int, max_distance: int, max_positions: int) -> None:
+    def __init__(self, config: EncoderConfig, num_heads: int) -> None:
         super().__init__()
-        self.buckets = nn.Embedding(buckets, num_heads)
-        self.furthest = max_positions - 1
+        self.buckets = nn.Embedding(config.relative_buckets, num_heads)
+        self.furthest = config.max_positions - 1
         offsets = torch.arange(-self.furthest, self.furthest + 1, device=HOST)
-        self.register_buffer("bucket", relative_buckets(offsets, buckets, max_distance), persistent=False)
+        buckets = relative_buckets(offsets, config.relative_buckets, config.relative_distance)
+        self.register_buffer("bucket", buckets, persistent=False)
 
     def forward(self, offsets: Tensor) -> Tensor:
         """Offsets int64 [S, S] -> [1, H, S, S]."""
@@ -196,11 +191,12 @@ class DistanceRows(nn.Module):
 
     rows: Tensor
 
-    def __init__(self, *, buckets: int, max_distance: int, max_positions: int) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.longest = max_positions
-        behind = torch.arange(max_positions - 1, -max_positions, -1, device=HOST)  # how far a key is before its query
-        self.register_buffer("rows", distance_rows(behind, buckets // 2, max_distance), persistent=False)
+        self.longest = config.max_positions
+        behind = torch.arange(self.longest - 1, -self.longest, -1, device=HOST)  # how far a key is before its query
+        rows = distance_rows(behind, config.relative_buckets // 2, config.relative_distance)
+        self.register_buffer("rows", rows, persistent=False)
 
     def forward(self, tokens: Packing) -> Tensor:
         """The rows of all distances within a batch, int64 [2S - 1], keys before their query first."""
@@ -246,33 +242,19 @@ class AttentionPositions(nn.Module):
         self.bias: AlibiBias | BucketedBias | None = None
         self.distances: DistanceRows | None = None
         if config.attention_positions == "rotary":
-            self.rotary = _rotary(config, config.rope_theta, config.d_k)
+            self.rotary = Rotary(config, theta=config.rope_theta, d_k=config.d_k)
             if config.local_layers:
-                size = config.local_head_size or config.d_k
-                self.local_rotary = _rotary(config, config.local_rope_theta or config.rope_theta, size)
+                theta, d_k = config.local_rope_theta or config.rope_theta, config.local_head_size or config.d_k
+                self.local_rotary = Rotary(config, theta=theta, d_k=d_k)
         elif config.attention_positions == "alibi" and heads:
             self.bias = AlibiBias(heads)
         elif config.attention_positions == "relative" and heads:
-            self.bias = BucketedBias(
-                num_heads=heads,
-                buckets=config.relative_buckets,
-                max_distance=config.relative_distance,
-                max_positions=config.max_positions,
-            )
+            self.bias = BucketedBias(config, heads)
         elif config.attention_positions == "disentangled":
-            self.distances = DistanceRows(
-                buckets=config.relative_buckets,
-                max_distance=config.relative_distance,
-                max_positions=config.max_positions,
-            )
+            self.distances = DistanceRows(config)
 
     def forward(self, tokens: Packing, dtype: torch.dtype) -> tuple[PositionTerms, PositionTerms]:
-        """The terms of global layers and of local ones.
-
-        Args:
-            tokens: where the tokens stand.
-            dtype: of the scores.
-        """
+        """The terms of global layers and of local ones; `dtype` is the scores'."""
         if self.distances is not None:
             terms = PositionTerms(distances=self.distances(tokens))
             return terms, terms
@@ -287,16 +269,6 @@ class AttentionPositions(nn.Module):
             return far, far
         rotation = None if self.local_rotary is None else self.local_rotary(positions)
         return far, PositionTerms(rotation, _hiding(offsets.abs() > self.window, bias, dtype), self.blocks)
-
-
-def _rotary(config: EncoderConfig, theta: float, d_k: int) -> Rotary:
-    return Rotary(
-        d_k=d_k,
-        max_positions=config.max_positions,
-        theta=theta,
-        divisor=config.rope_divisor,
-        scaling=config.rope_scaling,
-    )
 
 
 def _block_window(config: EncoderConfig) -> Window | None:

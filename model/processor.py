@@ -36,9 +36,7 @@ def session_entries(*, fits_16_bits: bool, cpuinfo: Path = CPUINFO) -> dict[str,
     for it: vectors of MiniLM-L6 turn by as much again as int8 costs. uint8 by uint8 is summed in 32 bits and needs a
     third longer; ONNX Runtime then shifts the weights, which changes no product.
 
-    Args:
-        fits_16_bits: what the artifact's manifest says.
-        cpuinfo: the system's description of its processors.
+    `fits_16_bits` is what the artifact's manifest says.
     """
     return {} if fits_16_bits or has_integer_products(cpuinfo) else {"session.x64quantprecision": "1"}
 
@@ -92,11 +90,7 @@ def openvino_settings(
 def compile_in_openvino(path: Path, precision: str, *, streams: int, threads: int) -> tuple[Any, str]:
     """Compiles an artifact's `plain.onnx`; returns OpenVINO's model and what it computes in, `bf16` or `f32`.
 
-    Args:
-        path: of the graph.
-        precision: of the artifact: `bf16`, or `fp32`.
-        streams: runs at the same time.
-        threads: of all of them together.
+    Precision, streams and threads are those of `openvino_settings`.
 
     Raises:
         ImportError: OpenVINO is not installed.

@@ -21,19 +21,12 @@ LARGEST_LOGITS_OP = "LargestLogits"
 
 
 class Encoded(NamedTuple):
-    """What a task's layers read.
+    """What a task's layers read."""
 
-    Attributes:
-        hidden: [T, D], the last layer's output of the real tokens.
-        last_hidden_state: [B, S, D], the same in rows; padding repeats a text's last token.
-        tokens: where the real tokens stand.
-        token_embeddings: [vocabulary, D or token_size], the table that the network begins with.
-    """
-
-    hidden: Tensor
-    last_hidden_state: Tensor
-    tokens: Packing
-    token_embeddings: Tensor
+    hidden: Tensor  # [T, D], the last layer's output of the real tokens
+    last_hidden_state: Tensor  # [B, S, D], the same in rows; padding repeats a text's last token
+    tokens: Packing  # where the real tokens stand
+    token_embeddings: Tensor  # [vocabulary, D or token_size], the table that the network begins with
 
 
 class EmbeddingLayers(nn.Module):

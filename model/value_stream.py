@@ -61,15 +61,10 @@ class LayerRequest(NamedTuple):
 
 
 class HeadOutputs(NamedTuple):
-    """What a layer's heads give besides the context.
+    """What a layer's heads give besides the context."""
 
-    Attributes:
-        weights: [B, H, S, S], or None where the implementation has none.
-        value_norms: [B, H, S], ||f(x_j)|| of `model.analysis.contributions`; [0, H, 0] or None where not asked for.
-    """
-
-    weights: Tensor | None
-    value_norms: Tensor | None
+    weights: Tensor | None  # [B, H, S, S], or None where the implementation has none
+    value_norms: Tensor | None  # [B, H, S], ||f(x_j)|| as above; [0, H, 0] or None where not asked for
 
 
 class ValueStream(nn.Module):
@@ -86,17 +81,7 @@ class ValueStream(nn.Module):
         output_gate: bool = False,
         head_dropout: float = 0.0,
     ) -> None:
-        """Builds the steps that are asked for.
-
-        Args:
-            hidden_size: D.
-            num_heads: H.
-            activation: applied to the values.
-            mix: a and b of the value residual.
-            mix_is_learned: whether they are parameters that begin there.
-            output_gate: whether a gate follows attention.
-            head_dropout: share of heads left out in training.
-        """
+        """Builds the steps that are asked for; `mix` are a and b of the value residual, or where they begin."""
         super().__init__()
         self.num_heads = num_heads
         self.activation_name = activation
@@ -107,11 +92,9 @@ class ValueStream(nn.Module):
         self.head_dropout = head_dropout
 
     def values(self, projected: Tensor, first_values: Tensor | None) -> Tensor:
-        """The values that attention weighs.
+        """The values that attention weighs, from what the value projection gives, [T, H*V] each.
 
-        Args:
-            projected: [T, H*V], what the value projection gives.
-            first_values: [T, H*V], the first layer's values; None in the first layer and where no layer has a residual.
+        `first_values` are the first layer's; None in the first layer and where no layer has a residual.
         """
         own = projected if self.activation is None else self.activation(projected)
         return self.mix_with(first_values, own)
@@ -174,34 +157,13 @@ def is_linear(config: EncoderConfig) -> bool:
     return not changed and not config.output_gate
 
 
-def check_gates(head_gates: Tensor, lengths: Tensor, num_heads: tuple[int, ...]) -> None:
-    """Refuses gates that do not fit a batch of `lengths [B]`.
-
-    Raises:
-        ValueError: another shape than [B, sum of all layers' heads].
-    """
-    if torch.onnx.is_in_onnx_export():  # a graph accepts no rows of gates if none are given
-        return
-    expected = (len(lengths), sum(num_heads))
-    if head_gates.shape != expected:
-        raise ValueError(f"head_gates have shape {tuple(head_gates.shape)}: expected [B, sum of heads] = {expected}")
-
-
 def pack_gated(
     context: Tensor, tokens: Packing, request: LayerRequest, null_context: Tensor | None, *, num_heads: int
 ) -> Tensor:
-    """The context of a batch's real tokens, each head multiplied by its gate.
+    """The context of a batch's real tokens, each head multiplied by its gate: [B, S, H*V] -> [T, H*V].
 
-    Args:
-        context: [B, S, H*V].
-        tokens: where the real tokens stand.
-        request: holds the gates.
-        null_context: [H*V], the context of a head that adds nothing, where a bias or an offset was folded out of it;
-            None for 0. A gate g makes a context c into `g c + (1 - g) null_context`.
-        num_heads: H.
-
-    Returns:
-        [T, H*V]; gates that are all 1 change no bit where `null_context` is None.
+    `null_context` [H*V] is the context of a head that adds nothing, where a bias or an offset was folded out of it;
+    None for 0. A gate g makes a context c into `g c + (1 - g) null_context`. Gates of 1 change no bit where it is None.
     """
     if request.head_gates is not None and torch.onnx.is_in_onnx_export():
         return _emit_gated(context, tokens, request, null_context, num_heads)

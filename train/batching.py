@@ -21,17 +21,11 @@ DRAWN = 2  # apart from what else is drawn from a seed
 
 
 class TokenBatch(NamedTuple):
-    """Texts as the network reads them.
+    """Texts as the network reads them."""
 
-    Attributes:
-        input_ids: int64 [B, S], right-padded.
-        lengths: int64 [B].
-        token_type_ids: int64 [B, S], or None for all 0.
-    """
-
-    input_ids: Tensor
-    lengths: Tensor
-    token_type_ids: Tensor | None = None
+    input_ids: Tensor  # int64 [B, S], right-padded
+    lengths: Tensor  # int64 [B]
+    token_type_ids: Tensor | None = None  # int64 [B, S], or None for all 0
 
     def to(self, device: torch.device) -> "TokenBatch":
         """The same on a device."""
@@ -97,9 +91,7 @@ def epoch_batches(lengths: Sequence[int], batch_size: int, *, seed: int, epoch: 
 def related_batches(batches: Sequence[Sequence[int]], vectors: Tensor) -> list[list[int]]:
     """The same places in other batches, of groups that are near to each other; similarities of near texts are learned.
 
-    Args:
-        batches: places, equally many in each.
-        vectors: of length 1 of the places, in the order of the batches.
+    All batches have as many places; the vectors, of length 1, are theirs in this order.
     """
     places = [place for batch in batches for place in batch]
     is_left, order = torch.ones(len(places), dtype=torch.bool), []

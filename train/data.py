@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,10 @@ MOST_HELD_OUT = 1000
 HELD_OUT_SHARE = 0.05
 SEED = 0  # of the rows that are held out; the same in every run
 
+Lines = Iterator[tuple[int, Sequence[str]]]
+Reader = Callable[[Path, Any, Sequence[str], Sequence[str]], Lines]
+"""Gives the fields of each line with its number; hashes what it reads, and knows the columns and the optional ones."""
+
 
 class DataFile(NamedTuple):
     """What a run's record says of a file: its name, SHA-256 and number of examples."""
@@ -41,19 +45,12 @@ class Row(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows in two parts, and the files for the record.
-
-    Attributes:
-        learned: to learn from.
-        held_out: to judge by.
-        described: the files.
-        labelled: what has every label: all rows of the file to learn from, as a rare label's may all be held out.
-    """
+    """Rows in two parts."""
 
     learned: list[Row]
-    held_out: list[Row]
-    described: Mapping[str, Any]
-    labelled: list[Row]
+    held_out: list[Row]  # to judge by
+    described: Mapping[str, Any]  # the files, for the record
+    labelled: list[Row]  # all rows of the file to learn from: a rare label's may all be held out
 
 
 def read_texts(paths: Sequence[Path]) -> tuple[list[str], list[DataFile]]:
@@ -85,11 +82,19 @@ def read_rows(path: Path, columns: Sequence[str], *, optional: Sequence[str] = (
         DataError: as `read_texts`, or a row has other columns.
     """
     digest = hashlib.sha256()
-    readers = {".jsonl": _json_rows, ".tsv": _tab_rows, ".csv": _comma_rows, ".conllu": _treebank_rows}
+    readers: Mapping[str, Reader] = {
+        ".jsonl": _json_rows,
+        ".tsv": _tab_rows,
+        ".csv": _comma_rows,
+        ".conllu": _treebank_rows,
+    }
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise DataError(f"{path}: expected a name that ends in .csv, .tsv or .jsonl, with {', '.join(columns)}")
-    rows = list(reader(path, digest, columns, optional))
+    rows = [
+        _row(fields, f"{path}, line {number}", columns, optional)
+        for number, fields in reader(path, digest, columns, optional)
+    ]
     require_examples(len(rows), [path], "rows")
     return rows, DataFile(path.name, digest.hexdigest(), len(rows))
 
@@ -170,7 +175,7 @@ def _decode(line: bytes, place: str) -> str:
         raise DataError(f"{place}: not UTF-8 (byte {error.start + 1} of the line)") from error
 
 
-def _json_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+def _json_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequence[str]) -> Lines:
     for number, line in _lines(path, digest):
         if not line.strip():
             continue
@@ -188,38 +193,31 @@ def _json_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequen
         for name in named:
             if isinstance(found[name], bool) or not isinstance(found[name], str | int | float):
                 raise DataError(f"{place}: {name} is {json.dumps(found[name])[:40]}, expected a text or a number")
-        yield _row(tuple(str(found[name]) for name in named), place, columns, optional)
+        yield number, [str(found[name]) for name in named]
 
 
-def _tab_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
-    for number, line in _lines(path, digest):
-        if line.strip():
-            fields = line.split("\t")
-            _require_no_header(fields, f"{path}, line {number}")
-            yield _row(tuple(fields), f"{path}, line {number}", columns, optional)
+def _tab_rows(path: Path, digest: Any, *_: Sequence[str]) -> Lines:
+    return ((number, line.split("\t")) for number, line in _lines(path, digest) if line.strip())
 
 
-def _comma_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+def _comma_rows(path: Path, digest: Any, *_: Sequence[str]) -> Lines:
     csv.field_size_limit(LONGEST_LINE)
     reader = csv.reader((f"{line}\n" for _, line in _lines(path, digest)), strict=True)
     try:
-        for fields in reader:
-            if fields:
-                _require_no_header(fields, f"{path}, line {reader.line_num}")
-                yield _row(tuple(fields), f"{path}, line {reader.line_num}", columns, optional)
+        for fields in filter(None, reader):
+            yield reader.line_num, fields
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
 
 
-def _treebank_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+def _treebank_rows(path: Path, digest: Any, *_: Sequence[str]) -> Lines:
     """Sentences of CoNLL-U: words, and their universal parts of speech, with spaces between."""
     words: list[tuple[str, str]] = []
     start = 0
     for number, line in (*_lines(path, digest), (0, "")):
         if not line.strip():
             if words:
-                fields = tuple(" ".join(column) for column in zip(*words, strict=True))
-                yield _row(fields, f"{path}, line {start}", columns, optional)
+                yield start, [" ".join(column) for column in zip(*words, strict=True)]
             words = []
         elif not line.startswith("#"):
             parts = line.split("\t")
@@ -230,17 +228,13 @@ def _treebank_rows(path: Path, digest: Any, columns: Sequence[str], optional: Se
                 words.append(("".join(parts[1].split()), parts[3]))
 
 
-def _require_no_header(fields: Sequence[str], place: str) -> None:
-    """Refuses a line that names the columns, which would be learned from."""
+def _row(fields: Sequence[str], place: str, columns: Sequence[str], optional: Sequence[str]) -> Row:
     names = [field.strip().lower() for field in fields]
     if place.endswith(", line 1") and all(map(COLUMN_NAME.fullmatch, names)) and len(set(names)) == len(names) > 1:
-        raise DataError(f"{place}: names the columns ({', '.join(fields)}): take the line out")
-
-
-def _row(fields: tuple[str, ...], place: str, columns: Sequence[str], optional: Sequence[str]) -> Row:
+        raise DataError(f"{place}: names the columns ({', '.join(fields)}): take the line out")  # else learned from
     if not len(columns) <= len(fields) <= len(columns) + len(optional):
         more = f" and at most {len(optional)} more" if optional else ""
         raise DataError(f"{place}: {len(fields)} columns; expected {', '.join(columns)}{more}, without a header")
     if empty := [name for name, text in zip((*columns, *optional), fields, strict=False) if not text.strip()]:
         raise DataError(f"{place}: {empty[0]} is empty")
-    return Row(fields, place)
+    return Row(tuple(fields), place)

@@ -1,40 +1,26 @@
 """Makes a network of another shape that gives its teacher's vectors: fewer layers or heads, other sizes of heads."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from export.checkpoint import require_embedding
 from export.heads.subject import find_subject
+from export.sources import read_json
 from model.config import EncoderConfig
 from model.config_parts import ConfigError
 from model.encoder import Encoder
 from model.initialise import initialise
-from train.distillation import Distillation, Lesson, read_material
+from train.commands import DistilSettings
+from train.distillation import Distillation, read_material
 from train.errors import RunError
 from train.folder import compared_by_cosines
 from train.settings import RunSettings
 
 LAYER = "layers."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DistilSettings(Lesson):
-    """Who learns what from whom.
-
-    Attributes:
-        student: fields of `EncoderConfig` in which the student differs from the teacher, as JSON types.
-        num_layers: layers of the student, all with the same heads; None for what `student` says, or the teacher's.
-        num_heads: heads of each layer; None for what `student` says, or the most that a layer of the teacher has.
-        from_nothing: whether all of the student is randomly initialised.
-    """
-
-    student: Mapping[str, Any] = field(default_factory=dict)
-    num_layers: int | None = None
-    num_heads: int | None = None
-    from_nothing: bool = False
+PER_LAYER = ("num_heads", "num_key_value_heads", "query_groups", "kept_heads", "value_residual", "intermediate_sizes")
 
 
 class Distil(Distillation):
@@ -47,10 +33,14 @@ class Distil(Distillation):
             SourceError: the teacher or a file cannot be used.
             RunError: there is no such student.
         """
+        changes = read_json(settings.student) if settings.student else {}
+        if "num_heads" in changes and settings.num_layers and not settings.num_heads:
+            raise RunError(f"{settings.student} has num_heads, one a layer: leave out --layers, or give --heads too")
+        sizes = ("d_k", "d_v", "intermediate_size")
+        changes |= {name: given for name in sizes if (given := getattr(settings, name))}
         teacher = find_subject(settings.model).checkpoint
         require_embedding(teacher, "a student is judged")
         whole = teacher.encoder.config
-        changes = dict(settings.student)
         if settings.num_layers or settings.num_heads:
             heads = settings.num_heads or max(whole.num_heads)
             changes["num_heads"] = [heads] * (settings.num_layers or whole.num_layers)
@@ -77,7 +67,7 @@ def student_config(teacher: EncoderConfig, changes: Mapping[str, Any]) -> Encode
     """
     given = changes.get("num_heads")
     heads = tuple(given) if isinstance(given, list) else teacher.num_heads  # what is no list is refused below
-    fields = _fields_of_layers(teacher, heads) if heads and heads != teacher.num_heads else {}
+    fields = _fields_of_student(teacher, heads) if heads and heads != teacher.num_heads else {}
     if "intermediate_size" in changes:
         fields["intermediate_sizes"] = []
     try:
@@ -91,29 +81,31 @@ def student_config(teacher: EncoderConfig, changes: Mapping[str, Any]) -> Encode
     return replace(config, head_dropout=0.0)
 
 
-def _fields_of_layers(teacher: EncoderConfig, heads: Sequence[int]) -> dict[str, Any]:
-    """Fields with a value for each layer, for a student of these heads: the values of the teacher's matched layers."""
+def fields_of_layers(config: EncoderConfig, layers: Sequence[int]) -> dict[str, Any]:
+    """Fields with a value for each layer, for a network of some of these layers, but for which share weights."""
+    fields: dict[str, Any] = {
+        name: tuple(getattr(config, name)[layer] for layer in layers) for name in PER_LAYER if getattr(config, name)
+    }
+    local = tuple(place for place, layer in enumerate(layers) if layer in config.local_layers)
+    return fields | {"local_layers": local, "window": config.window if local else None}
+
+
+def _fields_of_student(teacher: EncoderConfig, heads: Sequence[int]) -> dict[str, Any]:
+    """The fields of the teacher's matched layers, as far as they fit a student of these heads."""
     matched = matched_layers(len(heads), teacher.num_layers)
-    fields: dict[str, Any] = {}
-    if teacher.intermediate_sizes:
-        fields["intermediate_sizes"] = [teacher.intermediate_sizes[other] for other in matched]
-    if teacher.local_layers:
-        local = [layer for layer, other in enumerate(matched) if other in teacher.local_layers]
-        fields |= {"local_layers": local, "window": teacher.window if local else None}
+    fields = fields_of_layers(teacher, matched)
     if teacher.num_key_value_heads:
         readers = [teacher.num_heads[other] / teacher.num_key_value_heads[other] for other in matched]
         shared = [own / each for own, each in zip(heads, readers, strict=True)]
         is_whole = not teacher.query_groups and all(count == int(count) for count in shared)
-        fields |= {"num_key_value_heads": list(map(int, shared)) if is_whole else [], "query_groups": []}
-    if teacher.kept_heads:
-        kept = [teacher.kept_heads[other] for other in matched]
-        fits = list(map(len, kept)) == list(heads)
-        fields |= {"kept_heads": kept if fits else [], "original_heads": teacher.original_heads if fits else 0}
+        fields |= {"num_key_value_heads": tuple(map(int, shared)) if is_whole else (), "query_groups": ()}
+    if teacher.kept_heads and list(map(len, fields["kept_heads"])) != list(heads):
+        fields |= {"kept_heads": (), "original_heads": 0}
     if teacher.value_residual:
-        fields["value_residual"] = [[0, 1], *(teacher.value_residual[other] for other in matched[1:])]
+        fields["value_residual"] = ((0, 1), *fields["value_residual"][1:])
     if teacher.shared_layers:
         of = [teacher.shared_layers[other] for other in matched]
-        fields["shared_layers"] = [of.index(first) for first in of]
+        fields["shared_layers"] = tuple(of.index(first) for first in of)
     return fields
 
 
@@ -123,14 +115,10 @@ def matched_layers(student: int, teacher: int) -> list[int]:
 
 
 def make_student(config: EncoderConfig, teacher: Encoder, layers: Sequence[int], *, seed: int, parts: bool) -> Encoder:
-    """The student with first weights.
+    """The student with first weights, drawn by the seed.
 
-    Args:
-        config: of the student.
-        teacher: whose tensors are taken where name and shape fit; a layer's from the layer that it stands for.
-        layers: of the teacher, one a layer of the student.
-        seed: of what is drawn.
-        parts: whether anything is taken from the teacher.
+    With `parts` the teacher's tensors are taken where name and shape fit, a layer's from that of `layers` that it
+    stands for.
     """
     student = initialise(Encoder(config), seed)
     if parts:

@@ -8,7 +8,7 @@ are distributions over the tokens of a text whatever the size of a head, so the 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from export.checkpoint import Checkpoint
 from model.encoder import Encoder
 from model.packing import real_tokens
 from train.batching import TokenBatch, TokenIds, as_running_text, ordinary_tokens, substitute, tokenize_texts
+from train.commands import Weights
 from train.data import DataFile, read_texts, require_examples
 from train.embedding import cosine_figures, embed_ids, encoder_layers, layer_outputs, run
 from train.loop import Recipe
@@ -36,56 +37,12 @@ MOST_RELATION_HEADS = 48  # as MiniLMv2 has
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Weights:
-    """How the loss and the texts are made, besides the cosine to the teacher's vectors.
-
-    Attributes:
-        similarity_weight: of the similarities within a batch.
-        hidden_weight: of the hidden states at the start; it falls to 0 at the end.
-        relation_weight: of what tokens are to each other in the last layer's queries, keys and values.
-        substitute: share of the tokens replaced in every other text.
-        running_text: share of the texts that are made into running text.
-        related: whether batches are groups of texts that are near to each other.
-    """
-
-    similarity_weight: float = 1.0
-    hidden_weight: float = 0.2
-    relation_weight: float = 0.0
-    substitute: float = 0.0
-    running_text: float = 0.0
-    related: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lesson:
-    """Who is learned from, on which texts.
-
-    Attributes:
-        model: artifact, folder or hub id; None for the default model.
-        texts: files with one text a line.
-        held_out: file of texts to judge by; None for a part of `texts`.
-        weights: of the loss.
-    """
-
-    model: str | None
-    texts: tuple[Path, ...]
-    held_out: Path | None = None
-    weights: Weights = field(default_factory=Weights)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Texts:
-    """Texts to learn from, in a fixed random order, and texts to judge by, which share none with them.
+    """Texts to learn from, in a fixed random order, and texts to judge by, which share none with them."""
 
-    Attributes:
-        learned: to learn from.
-        held_out: to judge by.
-        described: the files, for the record.
-    """
-
-    learned: Sequence[str]
-    held_out: Sequence[str]
-    described: Mapping[str, Any]
+    learned: Sequence[str]  # to learn from
+    held_out: Sequence[str]  # to judge by
+    described: Mapping[str, Any]  # the files, for the record
 
 
 def read_material(paths: Sequence[Path], held_out: Path | None) -> Texts:
@@ -131,15 +88,8 @@ class Distillation(Recipe):
     ) -> None:
         """Puts everything where the device is, and embeds the texts to judge by.
 
-        Args:
-            student: the network to train.
-            teacher: the network to learn from; its tokenizer reads the texts.
-            material: the texts.
-            weights: of the loss.
-            settings: of the run.
-            described: what was done before, for the record.
-            layers: the teacher's layer for each of the student's, whose hidden states it learns; empty if their sizes
-                differ.
+        `described` is what was done before, for the record. `layers` has for each of the student's layers the teacher's
+        whose hidden states it learns; it is empty if their sizes differ.
         """
         self.like, self.weights, self.seed, self.layers = teacher, weights, settings.seed, layers
         self.device = torch.device(settings.device)
@@ -266,11 +216,7 @@ def relation_heads(own: int, whole: int) -> int:
 def log_relations(projected: Tensor, lengths: Sequence[int], heads: int, real: Tensor) -> Tensor:
     """Logarithms [B, R, S, S] of each token's distribution over the tokens of its text; padding has no weight.
 
-    Args:
-        projected: [T, R*W].
-        lengths: tokens of each text.
-        heads: R.
-        real: bool [B, 1, 1, S], where a text has a token.
+    `projected` is [T, R*W], `heads` R, and `real`, where a text has a token, bool [B, 1, 1, S].
     """
     rows = pad_sequence(list(torch.split(projected, list(lengths))), batch_first=True)  # [B, S, R*W]
     cut = rows.view(*rows.shape[:2], heads, -1).transpose(1, 2)  # [B, R, S, W]

@@ -29,12 +29,9 @@ STATE = "state"  # the name of the JSON in a checkpoint's metadata
 
 
 def write_network(folder: Path, encoder: Encoder, like: Checkpoint) -> None:
-    """Writes what `export` reads: the network, its tokenizer, and what surrounds it in another checkpoint.
+    """Writes what `export` reads: the network, and what surrounds it in another checkpoint, its tokenizer and so on.
 
-    Args:
-        folder: to write into; made if it is missing.
-        encoder: the network. Its head dropout is training's and is not written.
-        like: gives tokenizer, longest text, normalisation, prompts, examples, and what was left out.
+    Head dropout is training's and is not written.
     """
     config = replace(encoder.config, head_dropout=0.0)
     inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if config.type_vocab_size > 1 else [])]
@@ -58,13 +55,9 @@ def write_network(folder: Path, encoder: Encoder, like: Checkpoint) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     begun = folder / f"{NEXT}.part"
     shutil.rmtree(begun, ignore_errors=True)
-    try:
-        for name, content in files.items():
-            (begun / name).parent.mkdir(parents=True, exist_ok=True)
-            write_whole(begun / name, content)
-    except BaseException:
-        shutil.rmtree(begun, ignore_errors=True)
-        raise
+    for name, content in files.items():
+        (begun / name).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(begun / name, content)
     begun.rename(folder / NEXT)
     complete_network(folder)
 

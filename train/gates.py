@@ -8,7 +8,6 @@ is given, and the multipliers of Wang et al. 2020 find the penalty.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +17,8 @@ from export.checkpoint import require_embedding
 from export.heads.subject import find_subject
 from export.pruning.removal import remove_heads
 from model.encoder import Encoder
-from train.distillation import Distillation, Lesson, Texts, read_material
+from train.commands import GateSettings
+from train.distillation import Distillation, Texts, read_material
 from train.embedding import encoder_layers
 from train.errors import RunError
 from train.parallel import generator_of
@@ -30,19 +30,6 @@ DRAWN = 1  # apart from the numbers of a step that replace tokens
 TEMPERATURE = 2 / 3  # beta
 LOW, HIGH = -0.1, 1.1  # gamma and zeta: the stretched interval, cut to [0, 1]
 SURE = 2.5  # log alpha at first: a gate is open with probability 0.98
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GateSettings(Lesson):
-    """What is learned, and how many heads go.
-
-    Attributes:
-        remove: share of the heads that goes in the end.
-        gate_rate: factor on the learning rate for the gates and their multipliers.
-    """
-
-    remove: float
-    gate_rate: float = 100.0
 
 
 class HardConcreteGates(nn.Module):

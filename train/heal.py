@@ -6,7 +6,7 @@ whole network. The aim is an encoder whose vectors fit an index that the whole n
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,46 +16,19 @@ from export.pruning.driver import prune
 from export.texts import batches, tokenize
 from model.config import EncoderConfig
 from model.encoder import Encoder
-from train.distillation import LONGEST, Distillation, Lesson, read_material
+from train.commands import HealSettings
+from train.distillation import LONGEST, Distillation, read_material
 from train.errors import RunError
 from train.folder import load_checkpoint
 from train.reconstruct import last_matched, reconstruct, require_fittable
 from train.removal import order_by_reconstruction
-from train.settings import KINDS, CostPrecision, Kind, RunSettings
+from train.settings import RunSettings
 from train.shape import Shape, apply_shape, choose_shape
 
 CHOOSING_TEXTS = 500
 
 Places = list[list[int]]
 """Heads as [layer, head]."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HealSettings(Lesson):
-    """What is removed, and what the rest learns from.
-
-    Attributes:
-        remove: share of the heads, chosen by reconstruction; None where the artifact has lost some already.
-        lose: points of quality that the removal may cost before anything is healed, as `export --prune-to-quality`; or
-            None.
-        weights_from: folder or id of an artifact's weights, where its manifest does not lead to them; or None.
-        pairs: rated pairs that heads are then chosen and judged by; None for texts that ship with the project.
-        heads: JSON file whose `removed` lists the heads, as [layer, head], such as the record of `gates`; or None.
-        faster: how many times as fast the network has to be; or None.
-        only: what may leave for that.
-        cost_precision: of the graphs whose speed counts.
-        fitting_texts: texts of the closed-form fit; 0 leaves it out.
-    """
-
-    remove: float | None = None
-    heads: Path | None = None
-    lose: float | None = None
-    weights_from: str | None = None
-    pairs: Path | None = None
-    faster: float | None = None
-    only: tuple[Kind, ...] = KINDS
-    cost_precision: CostPrecision = "fp32"
-    fitting_texts: int = 4000
 
 
 class Heal(Distillation):
@@ -171,6 +144,4 @@ def _read_heads(path: Path, config: EncoderConfig) -> Places:
             raise RunError(
                 f"{path} removes head {head} of layer {layer}: the network has {list(config.num_heads)} heads"
             )
-    if not places:
-        raise RunError(f"{path} removes no head")
     return [list(place) for place in dict.fromkeys(map(tuple, places))]

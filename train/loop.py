@@ -43,29 +43,17 @@ KIB = 1024
 
 
 class Recipe(ABC):
-    """What a command trains on what, and how the network is judged.
+    """What a command trains on what, and how the network is judged."""
 
-    Attributes:
-        command: name on the command line.
-        score: the figure of `evaluate` by which the best network is kept; larger is better.
-        encoder: the network.
-        module: everything with parameters: the network and what else is trained.
-        like: the checkpoint whose tokenizer, length and defaults the network keeps.
-        lengths: tokens of each example.
-        described: for the record: data with hashes, where the network came from, what was done before training.
-        rate_factors: factor on the learning rate of parts of the module, by the first part of a parameter's name.
-        processes: which share every batch; the loop sets it.
-    """
-
-    command: str
-    score: str
-    encoder: Encoder
-    module: nn.Module
-    like: Checkpoint
-    lengths: Sequence[int]
-    described: Mapping[str, Any] = {}
-    rate_factors: Mapping[str, float] = {}
-    processes: Processes = ALONE
+    command: str  # name on the command line
+    score: str  # figure of `evaluate` by which the best network is kept; larger is better
+    encoder: Encoder  # the network
+    module: nn.Module  # everything with parameters: the network and what else is trained
+    like: Checkpoint  # the checkpoint whose tokenizer, length and defaults the network keeps
+    lengths: Sequence[int]  # tokens of each example
+    described: Mapping[str, Any] = {}  # for the record: data with hashes, what was done before training
+    rate_factors: Mapping[str, float] = {}  # on the learning rate, by the first part of a parameter's name
+    processes: Processes = ALONE  # which share every batch; the loop sets it
 
     @abstractmethod
     def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
@@ -104,31 +92,18 @@ class Recipe(ABC):
 
 @dataclass(kw_only=True)
 class Progress:
-    """How far a run is and what it has measured: everything of a checkpoint that is no tensor.
+    """How far a run is and what it has measured: everything of a checkpoint that is no tensor."""
 
-    Attributes:
-        step: steps taken.
-        seconds: time that they took, over all sessions.
-        tokens: tokens that they read.
-        best: the best score so far; None before the first.
-        best_step: the step of the best score.
-        kept: what the record says of the network with the best score: its shape, and the recipe's findings.
-        losses: [step, mean loss since the last point, learning rate].
-        evaluations: figures by name, with their step.
-        loss_sum: of the steps since the last point.
-        loss_count: how many these are.
-    """
-
-    step: int = 0
-    seconds: float = 0.0
-    tokens: int = 0
-    best: float | None = None
+    step: int = 0  # steps taken
+    seconds: float = 0.0  # that they took, over all sessions
+    tokens: int = 0  # that they read
+    best: float | None = None  # score so far; None before the first
     best_step: int = 0
-    kept: dict[str, Any] = field(default_factory=dict)
-    losses: list[tuple[int, float, float]] = field(default_factory=list)
-    evaluations: list[dict[str, float]] = field(default_factory=list)
-    loss_sum: float = 0.0
-    loss_count: int = 0
+    kept: dict[str, Any] = field(default_factory=dict)  # of the best network: its shape, and the recipe's findings
+    losses: list[tuple[int, float, float]] = field(default_factory=list)  # step, mean since the last, learning rate
+    evaluations: list[dict[str, float]] = field(default_factory=list)  # figures by name, with their step
+    loss_sum: float = 0.0  # of the steps since the last point of `losses`
+    loss_count: int = 0  # how many these are
 
     @property
     def tokens_per_second(self) -> float:

@@ -29,14 +29,7 @@ MUCH_WIDER = 1.5  # times as wide as high: from there on products of the small s
 def make_optimizer(
     module: nn.Module, encoder: Encoder, rate_factors: Mapping[str, float], settings: RunSettings
 ) -> AdamW:
-    """The optimizer that the settings name, of everything in `module`, of which the encoder is a part.
-
-    Args:
-        module: holds every parameter of the run.
-        encoder: whose embeddings have a rate of their own, and whose layers' matrices Muon takes.
-        rate_factors: factor on the learning rate of parts of the module, by the first part of a parameter's name.
-        settings: of the run.
-    """
+    """The optimizer that the settings name, of everything in `module`, of which the encoder is a part."""
     kind = {"adamw": AdamW, "muon": Muon}[settings.optimizer]
     groups = parameter_groups(module, encoder, rate_factors, settings)
     return kind(groups, lr=settings.learning_rate, betas=BETAS, eps=EPSILON, fused=True)
@@ -47,8 +40,8 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Groups of parameters: matrices decay, biases and norms do not, embeddings have a rate of their own.
 
-    `scale` is the factor on the learning rate; what it is 0 for is not trained. `is_hidden` marks the matrices of the
-    encoder's layers.
+    `rate_factors` are by the first part of a parameter's name. `scale` is the factor on the learning rate; what it is 0
+    for is not trained. `is_hidden` marks the matrices of the encoder's layers, which Muon takes.
     """
     tables = [part for part in encoder.embeddings.modules() if isinstance(part, nn.Embedding)]
     embeddings = {id(table.weight) for table in tables}

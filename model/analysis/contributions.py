@@ -43,12 +43,8 @@ def contributions(
         [n, m]; the sum of its cells, taken in float64, is the similarity within 1e-5.
 
     Raises:
-        ValueError: a text has no tokens, the widths differ, or a cosine is undefined because a pooled vector is 0.
+        ValueError: a cosine is undefined because a pooled vector is 0.
     """
-    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or not len(a) or not len(b):
-        raise ValueError(
-            f"hidden states have shapes {a.shape} and {b.shape}, expected [n, D] and [m, D], n and m above 0"
-        )
     parts_of_a, parts_of_b = pooled_parts(a, pooling), pooled_parts(b, pooling)
     cells = parts_of_a @ parts_of_b.T
     if similarity == "cosine":
@@ -98,24 +94,5 @@ def norm_weighted(weights: Float32Array, value_norms: Float32Array) -> Float32Ar
 
     Returns:
         [..., H, Q, K]; rows have the unit of the hidden state and do not sum to 1.
-
-    Raises:
-        ValueError: the shapes do not belong together.
     """
-    if value_norms.shape != (*weights.shape[:-2], weights.shape[-1]):
-        raise ValueError(f"value_norms have shape {value_norms.shape}, expected [..., H, K] of weights {weights.shape}")
     return weights * value_norms[..., np.newaxis, :]
-
-
-def value_norms(values: Float32Array, output: Float32Array) -> Float32Array:
-    """||f_h(x_j)|| from a layer's values; the definition that a graph's own norms are held against.
-
-    Args:
-        values: [H, n, V], x W_V + b_V of each head.
-        output: [H, V, D], each head's rows of W_O.
-
-    Returns:
-        [H, n].
-    """
-    norms: Float32Array = np.linalg.norm(values.astype(np.float64) @ output, axis=-1).astype(np.float32)
-    return norms

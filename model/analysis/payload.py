@@ -23,19 +23,12 @@ _JSON_ROW_BYTES = 8  # brackets and commas of a row, and of the map and the tens
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MapShape:
-    """One tensor of an answer: the maps of one text and one layer.
+    """One tensor of an answer: the maps of one text and one layer."""
 
-    Attributes:
-        maps: heads; 1 if they are reduced to one map.
-        queries: rows of each map: tokens, words, what is left of them, or 1.
-        keys: columns of each map.
-        top_k: how many keys of each row are sent, with their indices and the mass left out; None for whole rows.
-    """
-
-    maps: int
-    queries: int
-    keys: int
-    top_k: int | None = None
+    maps: int  # heads; 1 if they are reduced to one map
+    queries: int  # rows of each map: tokens, words, what is left of them, or 1
+    keys: int  # columns of each map
+    top_k: int | None = None  # keys of each row that are sent, with indices and the mass left out; None for whole rows
 
 
 def maps_bytes(shapes: Iterable[MapShape], encoding: Encoding) -> int:
@@ -72,17 +65,11 @@ _INDEX_BITS = np.uint64(32)
 
 
 class TopK(NamedTuple):
-    """The k largest weights of every row; k is at most the number of keys.
+    """The k largest weights of every row; k is at most the number of keys."""
 
-    Attributes:
-        indices: [..., Q, k], which keys, largest weight first, the lower index first where weights are equal.
-        weights: [..., Q, k], their weights.
-        left_out: [..., Q], the sum of the weights not returned; exactly 0 where all were.
-    """
-
-    indices: Int32Array
-    weights: Float32Array
-    left_out: Float32Array
+    indices: Int32Array  # [..., Q, k], which keys, largest weight first, the lower index first where weights are equal
+    weights: Float32Array  # [..., Q, k], their weights
+    left_out: Float32Array  # [..., Q], the sum of the weights not returned; exactly 0 where all were
 
 
 def top_k(weights: Float32Array, k: int) -> TopK:
@@ -91,12 +78,7 @@ def top_k(weights: Float32Array, k: int) -> TopK:
     Args:
         weights: [..., Q, K], none negative.
         k: at least 1; more than K returns all of them.
-
-    Raises:
-        ValueError: k is below 1.
     """
-    if k < 1:
-        raise ValueError(f"k is {k}: expected at least 1")
     num_keys = weights.shape[-1]
     k = min(k, num_keys)
     ranks = _ranks(weights)

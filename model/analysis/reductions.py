@@ -17,32 +17,18 @@ from model.analysis.arrays import Float32Array, Float64Array
 
 
 def mean_over_heads(weights: Float32Array) -> Float32Array:
-    """The mean of a layer's heads, [..., H, Q, K] -> [..., Q, K]; rows that sum to 1 still do.
-
-    Raises:
-        ValueError: the layer has no heads.
-    """
-    _require_heads(weights)
+    """The mean of a layer's heads, at least one, [..., H, Q, K] -> [..., Q, K]; rows that sum to 1 still do."""
     mean: Float32Array = weights.mean(axis=-3, dtype=np.float64).astype(np.float32)
     return mean
 
 
 def max_over_heads(weights: Float32Array) -> Float32Array:
-    """The largest weight that any head gives, [..., H, Q, K] -> [..., Q, K].
+    """The largest weight that any head of a layer gives, [..., H, Q, K] -> [..., Q, K].
 
     An envelope, not a distribution: rows sum to 1 at least and to H at most.
-
-    Raises:
-        ValueError: the layer has no heads.
     """
-    _require_heads(weights)
     largest: Float32Array = weights.max(axis=-3)
     return largest
-
-
-def _require_heads(weights: Float32Array) -> None:
-    if weights.ndim < 3 or not weights.shape[-3]:
-        raise ValueError(f"weights have shape {weights.shape}: expected [..., H, Q, K] with at least one head")
 
 
 def rollout(attentions: Sequence[Float32Array], start: Float32Array | Float64Array | None = None) -> Float32Array:
@@ -56,17 +42,9 @@ def rollout(attentions: Sequence[Float32Array], start: Float32Array | Float64Arr
 
     Returns:
         `start R_L`, [Q, n]; each row sums to what its row of `start` sums to, 1 if there is none.
-
-    Raises:
-        ValueError: no layer tells n, a layer is not whole, or shapes differ.
     """
     telling = [weights for weights in attentions if len(weights)] or attentions  # no layer has heads: all shapes count
-    num_tokens = max((weights.shape[-1] for weights in telling), default=0)
-    rows = np.eye(num_tokens) if start is None else start.astype(np.float64)
-    if not num_tokens or rows.ndim != 2 or rows.shape[-1] != num_tokens:
-        raise ValueError(
-            f"start has shape {rows.shape}, expected [Q, n] with the layers' n = {num_tokens} of at least 1"
-        )
+    rows = np.eye(max(weights.shape[-1] for weights in telling)) if start is None else start.astype(np.float64)
     for weights in reversed(attentions):
         if len(weights):
             rows = _through(weights, rows)
@@ -76,12 +54,7 @@ def rollout(attentions: Sequence[Float32Array], start: Float32Array | Float64Arr
 def saliency(attentions: Sequence[Float32Array], shares: Float64Array) -> Float32Array:
     """How much of the pooled vector each input token accounts for, by rollout: `shares R_L`, [n], sums to 1.
 
-    Args:
-        attentions: as in `rollout`.
-        shares: [n], each token's share of the pooled vector, as `model.analysis.contributions.token_shares` gives.
-
-    Raises:
-        ValueError: as `rollout` does.
+    `shares` [n] of the pooled vector are those of `model.analysis.contributions.token_shares`.
     """
     row: Float32Array = rollout(attentions, shares[np.newaxis])[0]
     return row
@@ -89,12 +62,6 @@ def saliency(attentions: Sequence[Float32Array], shares: Float64Array) -> Float3
 
 def _through(weights: Float32Array, rows: Float64Array) -> Float64Array:
     """`rows A~_l`, [Q, n], without building A~_l."""
-    num_tokens = rows.shape[-1]
-    if weights.shape[1:] != (num_tokens, num_tokens):
-        raise ValueError(
-            f"a layer has shape {weights.shape}, expected [H, {num_tokens}, {num_tokens}]: rollout needs "
-            "every query and key of every layer"
-        )
     mean: Float64Array = weights.mean(axis=0, dtype=np.float64)
     scaled: Float64Array = rows / (mean.sum(axis=-1) + 1)  # the row sums of mean + I divide rows of A~, so columns here
     return scaled @ mean + scaled

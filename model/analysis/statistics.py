@@ -84,11 +84,11 @@ def head_statistics(
         By name [H], or None where the text does not define it.
 
     Raises:
-        ValueError: shapes differ, there is no token, or rows do not sum to 1.
+        ValueError: rows do not sum to 1.
     """
     num_tokens = len(token_ids)
     weights = weights if len(weights) else np.zeros((0, num_tokens, num_tokens), dtype=np.float32)
-    _check(weights, num_tokens, special, punctuation)
+    _require_whole_rows(weights)
     entropy, mass = row_entropy(weights).mean(axis=-1), mass_on(weights, special)
     positions = np.arange(num_tokens, dtype=np.float32)
     differences = positions[:, np.newaxis] - positions  # query position less key position
@@ -166,11 +166,7 @@ def _mean_of(weights: Float32Array, values: Float32Array) -> Float64Array:
     return mean
 
 
-def _check(weights: Float32Array, num_tokens: int, special: BoolArray, punctuation: BoolArray) -> None:
-    if not num_tokens or weights.shape[1:] != (num_tokens, num_tokens):
-        raise ValueError(f"weights have shape {weights.shape}, expected [H, n, n] with n = {num_tokens} of at least 1")
-    if special.shape != (num_tokens,) or punctuation.shape != (num_tokens,):
-        raise ValueError(f"masks have shapes {special.shape} and {punctuation.shape}, expected {(num_tokens,)}")
+def _require_whole_rows(weights: Float32Array) -> None:
     errors = np.abs(weights.sum(axis=-1, dtype=np.float64) - 1)
     if not (errors <= _ROW_SUM_TOLERANCE).all():
         raise ValueError(
@@ -278,13 +274,7 @@ def predict_heads(weights: Float32Array, candidates: BoolArray) -> IntArray:
 
 
 def best_offset(offsets: Iterable[int]) -> tuple[int, float]:
-    """The most frequent distance from dependent to head word, and its share; the nearer of equally frequent ones.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The most frequent distance from dependent to head word, and its share; the nearer of equally frequent ones."""
     counted = Counter(offsets)
-    if not counted:
-        raise ValueError("no case of the relation: it has no best offset")
     offset, hits = min(counted.items(), key=lambda item: (-item[1], abs(item[0]), -item[0]))
     return offset, hits / counted.total()

@@ -72,19 +72,16 @@ def to_words(weights: Float32Array, words: Sequence[Span], queries: Sequence[Spa
 
     Args:
         weights: [..., Q, K].
-        words: spans of the K keys, as `find_words` gives.
+        words: spans of all K keys one after the other, as `find_words` gives.
         queries: spans of the Q rows; None where the rows are the same tokens as the keys. For the first word's row
             alone, give its tokens' rows and `[words[0]]`.
 
     Returns:
         [..., W of queries, W]; rows that sum to 1 still do.
-
-    Raises:
-        ValueError: the spans do not cover the axis.
     """
     queries = words if queries is None else queries
-    keys_summed = np.add.reduceat(weights, _starts(words, weights.shape[-1], "keys"), axis=-1, dtype=np.float64)
-    summed = np.add.reduceat(keys_summed, _starts(queries, weights.shape[-2], "queries"), axis=-2)
+    keys_summed = np.add.reduceat(weights, [start for start, _ in words], axis=-1, dtype=np.float64)
+    summed = np.add.reduceat(keys_summed, [start for start, _ in queries], axis=-2)
     pieces = np.array([end - start for start, end in queries], dtype=np.float64)
     return (summed / pieces[:, np.newaxis]).astype(np.float32)
 
@@ -109,14 +106,6 @@ def _trimmed(text: str, start: int, end: int) -> Span:
     return end - len(found.lstrip()), start + len(found.rstrip())
 
 
-def _starts(spans: Sequence[Span], size: int, axis: str) -> list[int]:
-    ends = [0, *(end for _, end in spans)]
-    starts = [start for start, _ in spans]
-    if starts != ends[:-1] or ends[-1] != size or any(start >= end for start, end in spans):
-        raise ValueError(f"the words cover {ends[-1]} tokens one after the other, expected all {size} {axis}")
-    return starts
-
-
 def exclude_special(
     weights: Float32Array, special: BoolArray, *, queries: BoolArray | None = None, renormalise: bool = False
 ) -> Float32Array:
@@ -134,15 +123,8 @@ def exclude_special(
 
     Returns:
         [..., Q kept, K kept], C-contiguous; a text of special tokens only has neither rows nor columns left.
-
-    Raises:
-        ValueError: a mask does not fit its axis.
     """
     queries = special if queries is None else queries
-    if special.shape != weights.shape[-1:] or queries.shape != weights.shape[-2:-1]:
-        raise ValueError(
-            f"masks of {queries.shape} queries and {special.shape} keys do not fit weights of shape {weights.shape}"
-        )
     kept = np.ascontiguousarray(weights[..., ~queries, :][..., ~special])
     if renormalise:
         mass = kept.sum(axis=-1, dtype=np.float64, keepdims=True)

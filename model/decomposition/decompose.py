@@ -28,15 +28,10 @@ DECOMPOSABLE = ("embedding", "classification", "token_classification")
 
 
 class Sources(NamedTuple):
-    """Whose parts are computed.
+    """Whose parts are computed."""
 
-    Attributes:
-        tokens: int64, places in the text.
-        with_biases: whether the network's biases are one more source, the last.
-    """
-
-    tokens: Tensor
-    with_biases: bool
+    tokens: Tensor  # int64, places in the text
+    with_biases: bool  # whether the network's biases are one more source, the last
 
     def start(self, embedded: Tensor) -> Tensor:
         """The first parts, from the embedding layer's output [S, D] -> [S, N, D]."""
@@ -161,10 +156,6 @@ def decompose(
     Raises:
         ValueError: the task has no output that can be decomposed, or layers have a part that cannot.
     """
-    if encoder.config.task not in DECOMPOSABLE:
-        raise ValueError(
-            f"the output of task {encoder.config.task} is not decomposed: expected one of {', '.join(DECOMPOSABLE)}"
-        )
     if not encoder.config.is_decomposable:
         raise ValueError("layers with a third norm, normed values or signals are not decomposed")
     if tokens is None:
@@ -200,17 +191,9 @@ def own_share(own: Tensor, hidden: Tensor) -> Tensor:
 def output_parts(
     encoder: Encoder, hidden: Tensor, pooled_parts: Tensor, sources: Sources, place: Tensor | None = None
 ) -> Tensor:
-    """Parts of the task's output.
+    """Parts of the task's output, [N, D'].
 
-    Args:
-        encoder: an embedder or a classifier.
-        hidden: [S, D], `last_hidden_state`.
-        pooled_parts: [N, D], parts of what pooling makes of it, or of the token at `place`.
-        sources: whose.
-        place: int64 [1], of a token classifier.
-
-    Returns:
-        [N, D'].
+    They are made of parts [N, D] of what pooling makes of `last_hidden_state [S, D]`, or of the token at `place`.
     """
     layers, config = encoder.task_layers, encoder.config
     pooled = pool(hidden[:, None], hidden, config.pooling, place)[0]

@@ -25,19 +25,12 @@ from model.value_stream import LayerRequest
 
 
 class FrozenNorm(NamedTuple):
-    """A norm with its deviations fixed: `(x - mean(x)) / deviation * weight + bias`, without the mean for RMSNorm.
+    """A norm with its deviations fixed: `(x - mean(x)) / deviation * weight + bias`, without the mean for RMSNorm."""
 
-    Attributes:
-        reciprocal: 1 / deviation, one a vector: [S], or [] of one vector; None if there is no norm.
-        weight: [D].
-        bias: [D] or None.
-        is_centred: whether the mean over D is taken off.
-    """
-
-    reciprocal: Tensor | None = None
-    weight: Tensor | None = None
-    bias: Tensor | None = None
-    is_centred: bool = False
+    reciprocal: Tensor | None = None  # 1 / deviation, one a vector: [S], or [] of one vector; None if there is no norm
+    weight: Tensor | None = None  # [D]
+    bias: Tensor | None = None  # [D] or None
+    is_centred: bool = False  # whether the mean over D is taken off
 
     def at(self, places: Tensor) -> "FrozenNorm":
         """The norm of vectors at these places, int64 of any shape."""
@@ -53,27 +46,16 @@ class FrozenNorm(NamedTuple):
 
 
 class FrozenLayer(NamedTuple):
-    """A layer at one text.
+    """A layer at one text."""
 
-    Attributes:
-        hidden: [S, D], what the layer gives.
-        weights: [H, S, S], attention weights, times the query's output gate if there is one.
-        values: [S, G*V], factors of the activation on values; None for no activation.
-        attention_norm: before attention or after it.
-        attention_output_norm: of what attention adds.
-        feed_forward: [S, intermediate], factors between the feed-forward's products.
-        feed_forward_norm: before the feed-forward or after it.
-        feed_forward_output_norm: of what the feed-forward adds.
-    """
-
-    hidden: Tensor
-    weights: Tensor
-    values: Tensor | None
-    attention_norm: FrozenNorm
-    attention_output_norm: FrozenNorm
-    feed_forward: Tensor
-    feed_forward_norm: FrozenNorm
-    feed_forward_output_norm: FrozenNorm
+    hidden: Tensor  # [S, D], what the layer gives
+    weights: Tensor  # [H, S, S], attention weights, times the query's output gate if there is one
+    values: Tensor | None  # [S, G*V], factors of the activation on values; None for no activation
+    attention_norm: FrozenNorm  # before attention or after it
+    attention_output_norm: FrozenNorm  # of what attention adds
+    feed_forward: Tensor  # [S, intermediate], factors between the feed-forward's products
+    feed_forward_norm: FrozenNorm  # before the feed-forward or after it
+    feed_forward_output_norm: FrozenNorm  # of what the feed-forward adds
 
     def at(self, places: Tensor) -> "FrozenLayer":
         """The layer behind its attention for vectors at these places, int64 of any shape."""
@@ -87,21 +69,13 @@ class FrozenLayer(NamedTuple):
 
 
 class FrozenEncoder(NamedTuple):
-    """An encoder at one text.
+    """An encoder at one text."""
 
-    Attributes:
-        embedded: [S, D], what the embedding layer gives.
-        layers: first layer first.
-        final_norm: of the last layer's output.
-        last_hidden_state: [S, D].
-        output: [D'], the task's; [S, D'] of a token classifier.
-    """
-
-    embedded: Tensor
-    layers: list[FrozenLayer]
-    final_norm: FrozenNorm
-    last_hidden_state: Tensor
-    output: Tensor
+    embedded: Tensor  # [S, D], what the embedding layer gives
+    layers: list[FrozenLayer]  # first layer first
+    final_norm: FrozenNorm  # of the last layer's output
+    last_hidden_state: Tensor  # [S, D]
+    output: Tensor  # [D'], the task's; [S, D'] of a token classifier
 
     def output_at(self, place: Tensor | None) -> Tensor:
         """[D'], the task's output, or the token's at `place`, int64 [1]."""

@@ -20,17 +20,11 @@ from model.encoder import Encoder, EncoderLayer
 
 
 class OutputParts(NamedTuple):
-    """What N tokens contribute to one text's output; see `Decomposition`.
+    """What N tokens contribute to one text's output; see `Decomposition`."""
 
-    Attributes:
-        output: [N, D'].
-        whole: [D'].
-        own_shares: [L, N].
-    """
-
-    output: Tensor
-    whole: Tensor
-    own_shares: Tensor
+    output: Tensor  # [N, D']
+    whole: Tensor  # [D']
+    own_shares: Tensor  # [L, N]
 
 
 def decompose_output(
@@ -41,15 +35,7 @@ def decompose_output(
     tokens: Tensor,
     place: Tensor | None = None,
 ) -> OutputParts:
-    """Decomposes one text's output, without the hidden states behind it.
-
-    Args:
-        encoder: an embedder or a classifier, with `eager` attention.
-        input_ids: int64 [1, S], no padding.
-        token_type_ids: int64 [1, S]; None for all 0.
-        tokens: int64, places of the tokens whose parts are wanted.
-        place: int64 [1], of a token classifier: the token whose logits are the output.
-    """
+    """Decomposes one text's output, without the hidden states behind it; arguments are those of `decompose`."""
     frozen, sources = freeze(encoder, input_ids, token_type_ids), Sources(tokens, with_biases=False)
     pooled, shares = _through_layers(encoder, frozen, sources, place)
     output = output_parts(encoder, frozen.last_hidden_state, pooled, sources, place)
@@ -129,13 +115,7 @@ def _is_own(embedded: Tensor, sources: Sources) -> Tensor:
 
 
 class LastLayer(NamedTuple):
-    """The last layer and the norm behind it.
-
-    Attributes:
-        layer: itself.
-        frozen: the network at the text.
-        sources: whose parts.
-    """
+    """The last layer and the norm behind it."""
 
     layer: EncoderLayer
     frozen: FrozenEncoder

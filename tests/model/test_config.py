@@ -137,7 +137,7 @@ def test_a_task_comes_with_its_own_settings() -> None:
         ("sparse", {"saturations": 3}, "saturations is 3: expected a whole number of at least 1 and at most 2"),
         ("sparse", {"tied": None}, "tied is None: expected true or false"),
         ("multi_vector", {"size": 0}, "size is 0"),
-        ("multi_vector", {"skipped_ids": [-1]}, "skipped_ids is -1"),
+        ("multi_vector", {"skipped_ids": [-1]}, r"skipped_ids\[0\] is -1"),
         ("multi_vector", {"skipped_in": ["answer"]}, "skipped_in is 'answer': expected one of query, document"),
         ("multi_vector", {"query_length": 0}, "query_length is 0"),
         ("embedding", {}, "task_settings for task 'embedding': only classification, token_classification, sparse"),

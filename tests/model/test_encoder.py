@@ -9,11 +9,20 @@ from transformers import BertConfig, BertModel
 
 from export.checkpoint import build_encoder
 from export.families.bert import BERT
+from model.attention import (
+    AttentionImplementation,
+    AttentionInputs,
+    MultiHeadAttention,
+    eager_attention,
+    sdpa_attention,
+)
 from model.config_parts import Projection
 from model.encoder import Encoder
 from model.initialise import initialise
 from model.layers import Dropout, SignalReader
+from model.packing import packing
 from model.tasks import POOLINGS
+from model.value_stream import LayerRequest
 from tests.networks import BERT_CONFIG, TINY, draw_weights
 
 TOLERANCE = 1e-5
@@ -50,6 +59,25 @@ def test_equals_transformers_bert(change: dict[str, object]) -> None:
                 assert weights is not None
                 torch.testing.assert_close(weights[row, :, :length], reference[row, :, :length], atol=TOLERANCE, rtol=0)
         assert sdpa.attentions == (None,) * 3
+
+
+@pytest.mark.parametrize("implementation", [eager_attention, sdpa_attention])
+def test_a_row_without_tokens_gives_zeros(implementation: AttentionImplementation) -> None:
+    query, key, value = torch.randn(3, 2, 4, 6, generator=torch.Generator().manual_seed(0))
+    inputs = AttentionInputs(query, key, value, torch.tensor([4, 0]), torch.tensor(True), num_heads=2, scale=1.0)
+    context, weights = implementation(inputs)
+    assert (context[1] == 0).all()
+    assert weights is None or (weights[1] == 0).all()
+
+
+def test_a_layer_without_heads_adds_its_output_bias() -> None:
+    attention = MultiHeadAttention(hidden_size=4, num_heads=0, d_k=2, d_v=2)
+    nn.init.normal_(attention.output_bias)
+    tokens = packing(torch.tensor([3, 1]), 3)
+    found, (weights, _) = attention(torch.randn(4, 4), tokens, LayerRequest(torch.tensor(True)))
+    assert torch.equal(found, attention.output_bias.expand(4, 4))
+    assert weights is not None
+    assert weights.numel() == 0
 
 
 def test_token_types_default_to_zero() -> None:

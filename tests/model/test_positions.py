@@ -10,12 +10,9 @@ from model.encoder import Encoder
 from model.packing import packing
 from model.positions import (
     AlibiBias,
-    BucketedBias,
     DistanceRows,
-    Rotary,
     alibi_slopes,
     relative_buckets,
-    shifted,
     sinusoids,
 )
 from tests.networks import draw_weights, vary
@@ -37,25 +34,11 @@ def test_buckets_are_those_of_mpnet_at_every_distance() -> None:
 
 
 def test_rows_of_distances_are_those_of_deberta() -> None:
-    found = DistanceRows(buckets=32, max_distance=64, max_positions=90)(packing(torch.tensor([70, 3]), 70))
+    found = DistanceRows(vary(relative_buckets=32, relative_distance=64, max_positions=90))(
+        packing(torch.tensor([70, 3]), 70)
+    )
     theirs = make_log_bucket_position(torch.arange(69, -70, -1), 16, 64).long()
     assert torch.equal(found, (theirs + 16).clamp(0, 31))
-
-
-def test_scores_by_distance_become_scores_by_key() -> None:
-    by_distance = torch.randn(2, 3, 4, 7, generator=torch.Generator().manual_seed(0))
-    expected = torch.stack([by_distance[:, :, query, 3 - query : 7 - query] for query in range(4)], dim=2)
-    assert torch.equal(shifted(by_distance), expected)
-
-
-def test_a_bias_of_distances_is_the_same_along_diagonals() -> None:
-    bias = BucketedBias(num_heads=3, buckets=8, max_distance=20, max_positions=40)
-    found = bias(torch.arange(30) - torch.arange(30)[:, None])
-    assert found.shape == (1, 3, 30, 30)
-    for offset in range(-29, 30):
-        diagonal = found[0].diagonal(offset, dim1=1, dim2=2)
-        bucket = relative_buckets(torch.tensor(offset), 8, 20)
-        assert torch.equal(diagonal, bias.buckets.weight[bucket][:, None].expand_as(diagonal))
 
 
 def test_slopes_are_those_of_the_paper_and_fall_with_the_distance_on_both_sides() -> None:
@@ -69,13 +52,6 @@ def test_slopes_are_those_of_the_paper_and_fall_with_the_distance_on_both_sides(
         assert alibi_slopes(heads) == pytest.approx([2**-exponent for exponent in exponents])
     found = AlibiBias(2)(torch.tensor([[-3, 0, 5]]))
     assert found.flatten().tolist() == pytest.approx([-3 / 16, 0, -5 / 16, -3 / 256, 0, -5 / 256])
-
-
-def test_rotary_turns_each_pair_by_its_own_angle() -> None:
-    turned = Rotary(d_k=4, max_positions=10, theta=100.0)(torch.tensor([7])).turn(torch.tensor([[1.0, 0, 0, 1.0]]), 1)
-    slow = 7 * 100 ** (-2 / 4)
-    expected = [math.cos(7), -math.sin(slow), math.sin(7), math.cos(slow)]
-    assert turned.flatten().tolist() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["alibi", "relative"])

@@ -18,25 +18,19 @@ ROUNDING = {"rotary": 1e-6, "none": 1e-11}  # angles are float32 tables, as the 
 LENGTHS = (9, 5, 1)
 PLAIN = vary(num_heads=(6, 6), type_vocab_size=0, positions="none")
 MIXES = ((0, 1), (-0.25, 1.5))
-ALONE: dict[str, dict[str, Any]] = {
+ALONE: dict[str, dict[str, Any]] = {  # what `configs` does not draw
     "neutral": {},
     "groups of three": {"num_key_value_heads": (2, 2)},
     "one key head": {"num_key_value_heads": (1, 6)},
-    "uneven groups": {"num_key_value_heads": (3, 1), "query_groups": ((1, 3, 2), (6,))},
-    "normed queries and keys": {"query_key_norm": True},
     "queries and keys normed whole": {"query_key_layer_norm": True, "num_key_value_heads": (2, 6)},
-    "a third norm": {"attention_residual_norm": True},
-    "scale": {"score_scale": 1.0},
-    "causal": {"causal": True},
-    "causal window": {"causal": True, "local_layers": (1,), "window": 2},
     "shared layers": {"shared_layers": (0, 0)},
-    "sandwich": {"pre_norm": True, "sandwich_norm": True, "final_norm": True},
     "value residual": {"value_residual": MIXES},
     "learned value residual": {"value_residual": MIXES, "learned_value_residual": True},
     "the first layer's values alone": {"value_residual": ((0, 1), (1, 0))},
     "activated values": {"value_activation": "silu"},
     "output gate": {"output_gate": True},
     "value stream": {"value_residual": MIXES, "value_activation": "silu", "output_gate": True},
+    "values behind a norm": {"value_residual": MIXES, "pre_norm": True, "final_norm": True},
 }
 
 

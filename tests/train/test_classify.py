@@ -1,7 +1,7 @@
 """Labels and scores of texts, of pairs and of words are learned, and `export` reads the trained network."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,10 +12,10 @@ from export.checkpoint import Checkpoint
 from model.config_parts import ClassificationSettings
 from tests.train.conftest import draw_texts, read_back
 from train import loop
-from train.classify import Classify, ClassifySettings
+from train.classify import UNLABELLED, Classify, LabelTokens, read_labels
+from train.commands import ClassifySettings, Level
 from train.data import read_rows
 from train.errors import DataError
-from train.label_tokens import UNLABELLED, LabelTokens, read_labels
 from train.loop import Recipe
 from train.settings import RunSettings
 
@@ -58,7 +58,7 @@ def test_scores_of_pairs_are_learned(tiny_folder: Path, tmp_path: Path) -> None:
         rows = [(a, b, b.split().count("cat") - a.split().count("cat")) for a, b in pairs]  # which is which counts
         path.write_text("".join(f"{a},{b},{score * (1 + 8 * seed)}\n" for a, b, score in rows))
     # held-out scores have a wider range than the learned ones
-    settings = ClassifySettings(model=str(tiny_folder), rows=rated, held_out=judged, pairs=True, kind="scores")
+    settings = ClassifySettings(model=str(tiny_folder), rows=rated, held_out=judged, pairs=True, scores=True)
     run = run_of(tmp_path, epochs=4)
     best, network = train(Classify(settings, run), run)
     assert best > 40
@@ -71,7 +71,7 @@ def test_labels_of_words_are_learned_and_exported(tiny_folder: Path, tmp_path: P
     rows, run = tmp_path / "rows.tsv", run_of(tmp_path, epochs=6, batch_size=8)
     lines = [(text, " ".join("CAT" if word == "cat" else "O" for word in text.split())) for text in draw_texts(120)]
     rows.write_text("".join(f"{text}\t{labels}\n" for text, labels in lines))
-    best, network = train(LabelTokens(ClassifySettings(model=str(tiny_folder), rows=rows), run), run)
+    best, network = train(LabelTokens(ClassifySettings(model=str(tiny_folder), rows=rows, level="tokens"), run), run)
     assert best > 95
     assert network.encoder.config.task == "token_classification"
     place = network.tokenizer.encode("the cat sat").tokens.index("cat")
@@ -86,7 +86,7 @@ def test_a_word_without_a_token_teaches_nothing(tiny_folder: Path, tmp_path: Pat
     rows.write_text("".join(f"the cat {'sat ' * number},A B{' A' * number}\n" for number in range(4)))
     with rows.open("a", encoding="utf-8") as file:
         file.write("".join(f"{chr(0x200B) * number},A\n" for number in range(1, 9)))
-    recipe = LabelTokens(ClassifySettings(model=str(tiny_folder), rows=rows), run)
+    recipe = LabelTokens(ClassifySettings(model=str(tiny_folder), rows=rows, level="tokens"), run)
     loop.train(recipe, run)
     assert all(tensor.isfinite().all() for tensor in recipe.encoder.state_dict().values())
 
@@ -94,8 +94,8 @@ def test_a_word_without_a_token_teaches_nothing(tiny_folder: Path, tmp_path: Pat
 def test_a_label_whose_only_row_is_held_out_is_one_of_the_labels(tiny_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("".join(f"word{number},label{number}\n" for number in range(40)))
-    settings = ClassifySettings(model=str(tiny_folder), rows=path)
-    for recipe in (Classify(settings, run_of(tmp_path)), LabelTokens(settings, run_of(tmp_path))):
+    for level in get_args(Level):
+        recipe = ClassifySettings(model=str(tiny_folder), rows=path, level=level).recipe(run_of(tmp_path))
         assert len(recipe.described["targets"]["labels"]) == 40
 
 
@@ -115,12 +115,9 @@ FAULTS = {
 def test_targets_that_teach_nothing_are_named(fault: str, tiny_folder: Path, tmp_path: Path) -> None:
     kind, content, message = FAULTS[fault]
     rows, judged = tmp_path / "rows.csv", tmp_path / "judged.csv"
-    given: Any = {"model": str(tiny_folder), "rows": rows, "held_out": judged}
     is_words = kind == "words"
     rows.write_text(WORDS.replace("other", "word") if is_words else content)
     judged.write_text(content if is_words else "c,d,3\n" * 8)
-    make: Any = LabelTokens if is_words else Classify
-    if not is_words:
-        given |= {"pairs": True, "kind": kind}
+    given: Any = {"level": "tokens"} if is_words else {"pairs": True, "scores": kind == "scores"}
     with pytest.raises(DataError, match=message):
-        make(ClassifySettings(**given), run_of(tmp_path))
+        ClassifySettings(model=str(tiny_folder), rows=rows, held_out=judged, **given).recipe(run_of(tmp_path))

@@ -9,7 +9,8 @@ import pytest
 from model.artifact import Artifact
 from polyhead.cli import main
 from tests.train.conftest import read_back
-from train.cli import COMMANDS, parser
+from train.cli import parser
+from train.commands import COMMANDS
 from train.folder import RECORD
 from train.settings import CHECKPOINT, KINDS
 
@@ -142,7 +143,7 @@ def test_an_interruption_says_what_there_is_to_go_on_from(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def heal(options: argparse.Namespace) -> None:
+    def stopped(options: argparse.Namespace) -> None:
         if saved is not None:
             options.output.mkdir()
             for name in saved:
@@ -150,7 +151,7 @@ def test_an_interruption_says_what_there_is_to_go_on_from(
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(COMMANDS, "heal", (COMMANDS["heal"][0], heal))
+    monkeypatch.setattr(COMMANDS["heal"], "run", stopped)
     given = ["train", "heal", "--remove", "0.4", "--texts", "x", "--output", "run", "--artifact"]
     assert main([*given, "made"]) == 130
     assert capsys.readouterr().err.endswith(f"{message}\n")

@@ -17,7 +17,8 @@ from model.encoder import Encoder
 from tests.networks import TINY, draw_weights
 from tests.train.conftest import draw, draw_texts, read_back
 from train import loop
-from train.contrast import Contrast, ContrastSettings, backward_in_chunks, info_nce, known_positives
+from train.commands import ContrastSettings
+from train.contrast import Contrast, backward_in_chunks, info_nce, known_positives
 from train.embedding import recall
 from train.errors import RunError
 from train.folder import RECORD, write_network

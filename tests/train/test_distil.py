@@ -1,3 +1,4 @@
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,8 @@ from model.encoder import Encoder
 from tests.networks import TINY, draw_weights
 from tests.train.conftest import draw, read_back
 from train import loop
-from train.distil import Distil, DistilSettings, make_student, student_config
+from train.commands import DistilSettings
+from train.distil import Distil, make_student, student_config
 from train.distillation import (
     PROJECTIONS,
     hidden_loss,
@@ -83,14 +85,15 @@ def test_students_that_cannot_be() -> None:
 
 def test_a_run_brings_the_student_nearer_to_its_teacher(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
     residual = {"value_residual": [[0, 1], [0.5, 0.5]], "learned_value_residual": True}
-    student: dict[str, Any] = {"num_heads": [3, 3], "d_v": 6, **residual}
+    student = tmp_path / "student.json"
+    student.write_text(json.dumps({"num_heads": [3, 3], **residual}))
     (tiny_folder / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "dot"}')
-    settings = DistilSettings(model=str(tiny_folder), texts=(text_file,), student=student)
+    settings = DistilSettings(model=str(tiny_folder), texts=(text_file,), student=student, d_v=6)
     run = RunSettings(output=tmp_path / "small", epochs=4, batch_size=8, learning_rate=3e-3, evaluations=2)
     scores = [figures["cosine_mean"] for figures in loop.train(Distil(settings, run), run).evaluations]
     assert scores[-1] > scores[0] + 0.05
     written = read_back(run.output)
-    assert written.encoder.config.num_heads == (3, 3)
+    assert (written.encoder.config.num_heads, written.encoder.config.d_v) == ((3, 3), 6)
     assert written.encoder.config.learned_value_residual
     assert written.defaults.similarity == "cosine"  # what it learned, not its teacher's
 

@@ -10,9 +10,10 @@ from scipy import stats
 
 from polyhead.cli import main
 from train.errors import RunError
+from train.experiments.commands import SweepSettings
 from train.experiments.orders import WAYS
-from train.experiments.sweep import SweepSettings, variants
-from train.experiments.trials import compare, run_trial, variance_test
+from train.experiments.sweep import variants
+from train.experiments.trials import Trial, compare, run_trials, variance_test
 
 
 def test_differences_are_those_of_a_paired_t_test_and_analysis_of_variance_is_by_hand() -> None:
@@ -43,17 +44,17 @@ def test_a_trial_is_run_once_goes_on_from_its_checkpoint_and_begins_anew_without
         return {"score": 0.5}
 
     for name in ("begun", "broken", "one"):
-        found = run_trial(tmp_path, name, {"steps": (3,)}, run)
-        assert found == run_trial(tmp_path, name, {"steps": (3,)}, run)
+        trial = Trial(name, {"steps": (3,)}, run)
+        assert run_trials(tmp_path, [trial]) == run_trials(tmp_path, [trial])
     assert ran == [("begun", True), ("broken", False), ("one", False)]
     assert not any((tmp_path / "under-way").iterdir())
     with pytest.raises(RunError, match=r"one\.json is of an experiment with other settings or data"):
-        run_trial(tmp_path, "one", {"steps": (4,)}, run)
+        run_trials(tmp_path, [Trial("one", {"steps": (4,)}, run)])
 
 
 def settings_of(**changes: Any) -> SweepSettings:
-    given = {"model": None, "texts": (), "heads": (1, 8, 32), "num_layers": 2, "steps": 4, "seeds": 2}
-    return SweepSettings(**{**given, "own_embeddings": False, **changes})
+    given: dict[str, Any] = {"texts": (), "output": Path(), "heads": (1, 8, 32), "num_layers": 2, "steps": 4}
+    return SweepSettings(**{**given, "batch_size": 8, "seeds": 2, **changes})
 
 
 def test_rows_have_equal_parameters_or_equal_heads() -> None:

@@ -9,9 +9,10 @@ from model.encoder import Encoder
 from tests.networks import TINY, draw_weights
 from tests.train.conftest import read_back
 from train import loop
+from train.commands import GateSettings, HealSettings
 from train.folder import RECORD
-from train.gates import Gates, GateSettings, HardConcreteGates, fold_gates
-from train.heal import Heal, HealSettings
+from train.gates import Gates, HardConcreteGates, fold_gates
+from train.heal import Heal
 from train.settings import RunSettings
 
 LOG_ALPHA = torch.tensor([-3.0, -1.0, 0.0, 0.5, 2.0, 4.0])

@@ -16,9 +16,10 @@ from export.texts import HELD_OUT_TEXTS
 from tests.task_artifacts import quick_export
 from tests.train.conftest import draw_texts, read_back
 from train.batching import tokenize_texts
+from train.commands import HealSettings
 from train.embedding import embed_ids
 from train.errors import RunError
-from train.heal import Heal, HealSettings
+from train.heal import Heal
 from train.settings import RunSettings
 
 

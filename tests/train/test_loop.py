@@ -16,13 +16,13 @@ from model.encoder import Encoder
 from tests.networks import TINY, draw_weights
 from tests.train.conftest import read_back
 from train import loop
-from train.classify import Classify, ClassifySettings
-from train.contrast import Contrast, ContrastSettings
-from train.distil import Distil, DistilSettings
-from train.distillation import Weights
+from train.classify import Classify
+from train.commands import ClassifySettings, ContrastSettings, DistilSettings, HealSettings, Weights
+from train.contrast import Contrast
+from train.distil import Distil
 from train.errors import Diverged, RunError
 from train.folder import RECORD, write_network
-from train.heal import Heal, HealSettings
+from train.heal import Heal
 from train.optimizer import orthogonalise, parameter_groups
 from train.parallel import Processes
 from train.settings import CHECKPOINT, OptimizerName, RunSettings, head_dropout_at, rate_at

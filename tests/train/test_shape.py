@@ -19,11 +19,12 @@ from tests.networks import TINY, draw_weights, random_batches
 from tests.task_artifacts import quick_export
 from tests.train.conftest import read_back
 from train import costs, removal, shape
+from train.commands import HealSettings
 from train.costs import Costs
 from train.embedding import encoder_layers
 from train.errors import RunError
 from train.folder import save_checkpoint, write_network
-from train.heal import Heal, HealSettings
+from train.heal import Heal
 from train.reconstruct import reconstruct
 from train.settings import Kind, RunSettings
 from train.shape import Shape, ShapeChoice, apply_shape, knapsack

@@ -1,8 +1,8 @@
 """Compares ways to choose the heads that go: learned gates, orders of importance, chance; each healed alike."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -14,24 +14,25 @@ from export.heads.corpus import read_pairs, tokenize_pairs
 from export.heads.importance import loss_gradient
 from export.heads.subject import find_subject
 from export.pruning.driver import least_first
-from export.pruning.picture import Line, Panel
+from export.pruning.picture import Line, Panel, draw_panels
 from export.pruning.removal import remove_heads
 from export.texts import tokenize
 from model.encoder import Encoder
 from train import loop
-from train.distillation import LONGEST, Distillation, Lesson, read_material
+from train.commands import GateSettings
+from train.distillation import LONGEST, Distillation, read_material
 from train.errors import RunError
+from train.experiments.commands import OrderSettings
 from train.experiments.trials import (
     Found,
+    Trial,
     compare,
     difference_cells,
     format_interval,
-    is_done,
     judge,
-    run_trial,
     write_found,
 )
-from train.gates import Gates, GateSettings
+from train.gates import Gates
 from train.heal import CHOOSING_TEXTS, fit
 from train.parallel import generator_of
 from train.removal import order_by_reconstruction
@@ -46,33 +47,8 @@ HELD_OUT = 500
 DRAWN = 3  # apart from what else is drawn from a seed
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OrderSettings(Lesson):
-    """What is compared.
-
-    Attributes:
-        pairs: rated pairs, which `loss_gradient` needs.
-        shares: of the heads that go.
-        seeds: runs of each way at each share; they draw gates, random heads and the order of the texts.
-        gate_steps: of learning gates, each on other texts.
-        steps: of healing.
-        fitting_texts: of the closed-form fit before healing.
-        gate_rate: factor on the learning rate for gates.
-        gate_learning_rate: of learning gates.
-    """
-
-    pairs: Path
-    shares: tuple[float, ...]
-    seeds: int
-    gate_steps: int
-    steps: int
-    fitting_texts: int
-    gate_rate: float = 300.0
-    gate_learning_rate: float = 3e-4
-
-
 class Orders:
-    """All trials of the comparison: the first seed of every way at every share, then the second."""
+    """All trials of the comparison."""
 
     def __init__(self, settings: OrderSettings, run: RunSettings) -> None:
         """Reads everything; `run` is of healing, and its output the comparison's folder.
@@ -96,33 +72,30 @@ class Orders:
             held_out=material.held_out[:HELD_OUT],
         )
         self.pairs = read_pairs(settings.pairs)
+        self.described = {
+            **material.described,
+            "source": self.whole.source.sha256,
+            "distillation": asdict(settings.weights),
+            "pairs": hashlib.sha256(settings.pairs.read_bytes()).hexdigest(),
+            "fitting_texts": settings.fitting_texts,
+            "steps": settings.steps,
+            "gates": [settings.gate_steps, settings.gate_rate, settings.gate_learning_rate],
+        }
 
-    def trials(self) -> Iterator[Found]:
-        """What each trial found; those that were run before are not run again."""
-        for seed, share, way in self._all():
-            yield self._trial(way, share, seed)
-
-    def left(self) -> int:
-        """How many trials are still to be made."""
-        return sum(not is_done(self.run_settings.output, _name(*trial)) for trial in self._all())
-
-    def _all(self) -> list[tuple[int, float, Way]]:
+    def trials(self) -> list[Trial]:
+        """The first seed of every way at every share, then the second."""
         settings = self.settings
-        return [(seed, share, way) for seed in range(settings.seeds) for share in settings.shares for way in WAYS]
+        return [
+            self._trial(way, share, seed) for seed in range(settings.seeds) for share in settings.shares for way in WAYS
+        ]
 
-    def _trial(self, way: Way, share: float, seed: int) -> Found:
+    def _trial(self, way: Way, share: float, seed: int) -> Trial:
         run = self._steps(self.settings.steps, seed=seed)
         described = {
-            **self.material.described,
-            "source": self.whole.source.sha256,
+            **self.described,
             "way": way,
             "share": share,
             "run": run.record(),
-            "distillation": asdict(self.settings.weights),
-            "pairs": hashlib.sha256(self.settings.pairs.read_bytes()).hexdigest(),
-            "fitting_texts": self.settings.fitting_texts,
-            "steps": self.settings.steps,
-            "gates": [self.settings.gate_steps, self.settings.gate_rate, self.settings.gate_learning_rate],
         }
 
         def heal(place: Path, is_begun: bool) -> Mapping[str, Any]:
@@ -130,7 +103,7 @@ class Orders:
             removed = self._choose(way, round(share * self.heads), seed, place / "gates")
             return {"removed": removed, **self._heal(removed, replace(run, output=place / "healed"))}
 
-        return run_trial(self.run_settings.output, _name(seed, share, way), described, heal)
+        return Trial(f"{way}-{share:g}-{seed}", described, heal)
 
     def _choose(self, way: Way, count: int, seed: int, place: Path) -> list[int]:
         """The heads to remove, counted from the first layer's first."""
@@ -192,10 +165,6 @@ class Orders:
         return least_first(estimate.mean)
 
 
-def _name(seed: int, share: float, way: Way) -> str:
-    return f"{way}-{share:g}-{seed}"
-
-
 def write_orders(folder: Path, orders: Orders, found: Sequence[Found]) -> Mapping[str, Any]:
     """Writes orders.json, orders.md and orders.svg, and returns the first."""
     record = summarise(orders, found)
@@ -204,7 +173,7 @@ def write_orders(folder: Path, orders: Orders, found: Sequence[Found]) -> Mappin
         for way in WAYS
     ]
     panel = Panel("Cosine to the whole network, healed", "heads removed", lines, percent=True)
-    write_found(folder, "orders", record, table(record), panel)
+    write_found(folder, "orders", record, table(record), {"orders": draw_panels(panel.title, [panel])})
     return record
 
 

@@ -5,8 +5,8 @@ et al. 2017 (table 3, rows A) did the first for translation, with one run a row.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
@@ -17,25 +17,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from export.checkpoint import Checkpoint, require_embedding
+from export.checkpoint import require_embedding
 from export.heads.subject import find_subject
-from export.pruning.picture import Line, Panel
+from export.pruning.picture import Line, Panel, draw_panels
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.initialise import initialise
 from train import loop
 from train.batching import TokenIds, tokenize_texts
 from train.distil import student_config
-from train.distillation import LONGEST, Lesson, cosine_loss, read_material, similarity_loss
+from train.distillation import LONGEST, cosine_loss, read_material, similarity_loss
 from train.embedding import cosine_figures, embed_ids, run
 from train.errors import RunError
+from train.experiments.commands import SweepSettings
 from train.experiments.trials import (
     Found,
+    Trial,
     compare,
     difference_cells,
     format_interval,
-    is_done,
-    run_trial,
     variance_test,
     write_found,
 )
@@ -48,26 +48,6 @@ HEAD_DROPOUT = 0.1
 HELD_OUT = 500
 EMBEDDINGS = "embeddings."
 SERIES = {"equal": "equal parameters", "fixed": "equal size of a head"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SweepSettings(Lesson):
-    """What is trained how often.
-
-    Attributes:
-        heads: numbers of heads, each of which divides the width.
-        num_layers: of each network.
-        steps: of each run.
-        seeds: runs a row; they draw first weights and the order of the texts.
-        own_embeddings: whether token embeddings are randomly initialised and trained too, instead of copied from the
-            teacher and frozen.
-    """
-
-    heads: tuple[int, ...]
-    num_layers: int
-    steps: int
-    seeds: int
-    own_embeddings: bool
 
 
 class Variant(NamedTuple):
@@ -104,52 +84,36 @@ def variants(width: int, settings: SweepSettings) -> list[Variant]:
     ]
 
 
-class VectorTask(NamedTuple):
-    """Texts with the vectors to learn.
-
-    Attributes:
-        tokens: of the texts to learn from.
-        targets: their vectors, normalised [texts, D].
-        held_out: of the texts to judge by.
-        expected: their vectors.
-        teacher: whose vectors these are.
-    """
-
-    tokens: TokenIds
-    targets: Tensor
-    held_out: TokenIds
-    expected: Tensor
-    teacher: Checkpoint
-
-
 class Vectors(Recipe):
-    """Cosine to the vectors, and the similarities within a batch; parameters without gradient stay."""
+    """Cosine to the teacher's vectors, and the similarities within a batch; parameters without gradient stay."""
 
     command = "sweep"
     score = "cosine_mean"
 
-    def __init__(self, encoder: Encoder, task: VectorTask, device: str) -> None:
-        self.task, self.like, self.device = task, task.teacher, torch.device(device)
+    def __init__(self, encoder: Encoder, sweep: "Sweep", tokens: TokenIds, targets: Tensor) -> None:
+        """Takes the vectors [texts, D] to learn of some texts."""
+        self.like, self.device = sweep.teacher, torch.device(sweep.run_settings.device)
         self.encoder = encoder.to(self.device)
         self.module = self.encoder
-        self.lengths = task.tokens.lengths
+        self.tokens, self.targets, self.lengths = tokens, targets, tokens.lengths
+        self.held_out, self.expected = sweep.held_out, sweep.expected
 
     def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
         """The gradient of the distance to the vectors."""
         del step, share
-        target = self.task.targets[list(places)].to(self.device)
-        found = run(self.encoder, self.task.tokens.batch(places).to(self.device)).float()
+        target = self.targets[list(places)].to(self.device)
+        found = run(self.encoder, self.tokens.batch(places).to(self.device)).float()
         loss = cosine_loss(found, target) + similarity_loss(found, target)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.item()
 
     def evaluate(self) -> dict[str, float]:
         """Cosines to the vectors of texts that are not trained on."""
-        return cosine_figures(embed_ids(self.encoder, self.task.held_out, self.device), self.task.expected)
+        return cosine_figures(embed_ids(self.encoder, self.held_out, self.device), self.expected)
 
 
 class Sweep:
-    """All runs of a sweep, in the order in which they are run: the first seed of every row, then the second."""
+    """All runs of a sweep."""
 
     def __init__(self, settings: SweepSettings, run: RunSettings) -> None:
         """Reads the texts; the teacher embeds them when the first of the runs, whose folder is `run.output`, begins.
@@ -172,9 +136,18 @@ class Sweep:
         self.described = {**material.described, "source": teacher.source.sha256}
 
     @cached_property
-    def task(self) -> VectorTask:
-        """What all runs learn."""
-        return self._task(self.tokens)
+    def targets(self) -> Tensor:
+        """The vectors that all runs learn, [texts, D]."""
+        return self._embed(self.tokens)
+
+    @cached_property
+    def expected(self) -> Tensor:
+        """The vectors of the texts to judge by."""
+        return self._embed(self.held_out)
+
+    def _embed(self, tokens: TokenIds) -> Tensor:
+        device = torch.device(self.run_settings.device)
+        return embed_ids(self.teacher.encoder.to(device), tokens, device)
 
     def seconds_per_step(self, steps: int) -> float:
         """How long a step of the compared row takes, from a run of some steps that is thrown away."""
@@ -182,42 +155,31 @@ class Sweep:
         config = self.configs[[variant.name for variant in self.variants].index(BASELINE)]
         with TemporaryDirectory() as folder:
             run = self._settings_of(few, steps, output=Path(folder) / "measured")
-            progress = loop.train(Vectors(self.first_weights(config, seed=0), self._task(few), run.device), run)
+            progress = loop.train(Vectors(self.first_weights(config, seed=0), self, few, self._embed(few)), run)
         return progress.seconds / progress.step
 
-    def trials(self) -> Iterator[Found]:
-        """What each run found; those that were run before are not run again."""
-        for seed in range(self.settings.seeds):
-            for variant, config in zip(self.variants, self.configs, strict=True):
-                yield self._trial(variant, config, seed)
-
-    def left(self) -> int:
-        """How many runs are still to be made."""
-        names = [f"{variant.name}-{seed}" for seed in range(self.settings.seeds) for variant in self.variants]
-        return sum(not is_done(self.run_settings.output, name) for name in names)
-
-    def _task(self, tokens: TokenIds) -> VectorTask:
-        device, encoder = torch.device(self.run_settings.device), self.teacher.encoder
-        targets, expected = (embed_ids(encoder.to(device), part, device) for part in (tokens, self.held_out))
-        return VectorTask(tokens, targets, self.held_out, expected, self.teacher)
+    def trials(self) -> list[Trial]:
+        """The first seed of every row, then the second."""
+        rows = list(zip(self.variants, self.configs, strict=True))
+        return [self._trial(*row, seed) for seed in range(self.settings.seeds) for row in rows]
 
     def _settings_of(self, tokens: TokenIds, steps: int, **changes: Any) -> RunSettings:
         per_epoch = max(1, len(tokens.ids) // self.run_settings.batch_size)
         return replace(self.run_settings, epochs=steps / per_epoch, **changes)
 
-    def _trial(self, variant: Variant, config: EncoderConfig, seed: int) -> Found:
+    def _trial(self, variant: Variant, config: EncoderConfig, seed: int) -> Trial:
         run = self._settings_of(self.tokens, self.settings.steps, seed=seed, head_dropout=variant.head_dropout)
         described = {
             **self.described,
             "row": variant.name,
             "fields": dict(variant.fields),
             "run": run.record(),
-            "own_embeddings": self.settings.own_embeddings,
+            "own_embeddings": self.settings.full,
             "steps": self.settings.steps,  # of as many texts as they take, the run says one epoch
         }
 
         def train(place: Path, is_begun: bool) -> dict[str, Any]:
-            recipe = Vectors(self.first_weights(config, seed), self.task, run.device)
+            recipe = Vectors(self.first_weights(config, seed), self, self.tokens, self.targets)
             began = time.process_time()
             progress = loop.train(recipe, replace(run, output=place, resume=is_begun))
             return {
@@ -228,12 +190,12 @@ class Sweep:
                 "losses": progress.losses,
             }
 
-        return run_trial(self.run_settings.output, f"{variant.name}-{seed}", described, train)
+        return Trial(f"{variant.name}-{seed}", described, train)
 
     def first_weights(self, config: EncoderConfig, seed: int) -> Encoder:
         """A network as a run begins with it."""
         encoder = initialise(Encoder(config), seed)
-        if not self.settings.own_embeddings:
+        if not self.settings.full:
             whole = self.teacher.encoder.state_dict()
             own = {name: whole[name] for name in encoder.state_dict() if name.startswith(EMBEDDINGS)}
             encoder.load_state_dict(own, strict=False)
@@ -248,7 +210,7 @@ def write_sweep(folder: Path, sweep: Sweep, found: Sequence[Found]) -> Mapping[s
     points = {kind: [(rows[name]["heads"], rows[name]) for name in _rows_of(kind, rows)] for kind in SERIES}
     lines = [Line(name, sorted(points[kind], key=itemgetter(0))) for kind, name in SERIES.items()]
     panel = Panel("Cosine to the vectors to learn", "heads a layer", lines, logarithmic=True)
-    write_found(folder, "sweep", record, table(record), panel)
+    write_found(folder, "sweep", record, table(record), {"sweep": draw_panels(panel.title, [panel])})
     return record
 
 

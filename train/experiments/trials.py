@@ -4,13 +4,12 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from export.heads import intervals
-from export.pruning.picture import Panel, draw_panels
 from export.sources import read_json
 from model.analysis.arrays import Float64Array
 from model.artifact import write_whole
@@ -26,70 +25,72 @@ Values = Mapping[str, Sequence[float]]
 """A score for each seed, by row."""
 
 
-def run_trial(
-    folder: Path, name: str, described: Mapping[str, Any], run: Callable[[Path, bool], Mapping[str, Any]]
-) -> Found:
-    """What a trial found, now or earlier.
+class Trial(NamedTuple):
+    """One of an experiment; `run` trains in a folder, from its checkpoint if the second argument is True."""
 
-    Args:
-        folder: of the experiment.
-        name: of the trial; a file's name.
-        described: everything that decides the result, as JSON types.
-        run: trains in the given folder, from its checkpoint where the second argument is True, and returns figures.
+    name: str  # a file's
+    described: Mapping[str, Any]  # everything that decides the result, as JSON types
+    run: Callable[[Path, bool], Mapping[str, Any]]  # returns figures
+
+
+def run_trials(folder: Path, trials: Sequence[Trial]) -> list[Found]:
+    """What each trial found; those that were run before are not run again.
 
     Raises:
-        RunError: a trial of this name was run with other settings or data.
+        RunError: a trial of a name was run with other settings or data.
     """
-    path = folder / TRIALS / f"{name}.json"
-    wanted = json.loads(json.dumps(described))
+    return [_run_trial(folder, trial) for trial in trials]
+
+
+def _run_trial(folder: Path, trial: Trial) -> Found:
+    path = folder / TRIALS / f"{trial.name}.json"
+    wanted = json.loads(json.dumps(trial.described))
     if path.is_file():
         kept: Found = read_json(path)
         if kept["described"] != wanted:
             raise RunError(f"{path} is of an experiment with other settings or data: name another --output")
         return kept
-    place = folder / UNDER_WAY / name
+    place = folder / UNDER_WAY / trial.name
     is_begun = (place / CHECKPOINT).is_file()
     if place.exists() and not is_begun:
         shutil.rmtree(place)
-    found = {"name": name, "described": wanted, **run(place, is_begun)}
+    found = {"name": trial.name, "described": wanted, **trial.run(place, is_begun)}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(found, indent=1).encode() + b"\n")
     shutil.rmtree(place, ignore_errors=True)
     return found
 
 
-def write_found(folder: Path, name: str, record: Mapping[str, Any], table: Sequence[str], panel: Panel) -> None:
-    """Writes what an experiment found: NAME.json, NAME.md and NAME.svg."""
+def count_left(folder: Path, trials: Sequence[Trial]) -> int:
+    """How many trials are still to be made."""
+    return sum(not (folder / TRIALS / f"{trial.name}.json").is_file() for trial in trials)
+
+
+def write_found(
+    folder: Path, name: str, record: Mapping[str, Any], table: Sequence[str], pictures: Mapping[str, str]
+) -> None:
+    """Writes what an experiment found: NAME.json, NAME.md and its pictures."""
     write_whole(folder / f"{name}.json", json.dumps(record, indent=1).encode() + b"\n")
     write_whole(folder / f"{name}.md", ("\n".join(table) + "\n").encode())
-    write_whole(folder / f"{name}.svg", draw_panels(panel.title, [panel]).encode())
+    for picture, drawn in pictures.items():
+        write_whole(folder / f"{picture}.svg", drawn.encode())
 
 
-def is_done(folder: Path, name: str) -> bool:
-    """Whether a trial's figures are there."""
-    return (folder / TRIALS / f"{name}.json").is_file()
-
-
-def compare(values: Values, baseline: str | None = None) -> dict[str, dict[str, Any]]:
-    """For each row its mean and 95 % interval over seeds (Student's), and its mean difference from the baseline.
+def compare(values: Values, baseline: str) -> dict[str, dict[str, Any]]:
+    """For each row its mean and 95 % interval over seeds (Student's), and its mean difference from the baseline's.
 
     Differences are taken seed by seed: rows of one seed share the order of the data. Intervals are of one row each;
-    `larger_than_seeds` holds over all rows at once.
-
-    Args:
-        values: by row, the same seeds in the same order.
-        baseline: the row that the others are compared with; None for no differences.
+    `larger_than_seeds` holds over all rows at once. All rows have the same seeds in the same order.
     """
     names = list(values)
     table = np.array([values[name] for name in names])  # [rows, seeds]
     found = {name: {"values": list(values[name]), **one} for name, one in zip(names, _means(table), strict=True)}
-    if baseline is not None:
-        differences = table - table[names.index(baseline)]
-        for name, row, difference in zip(names, differences, _means(differences), strict=True):
-            if name != baseline:
-                probability = 1.0 if not row.any() else 0.0 if np.ptp(row) == 0 else stats.ttest_1samp(row, 0).pvalue
-                found[name] |= {"difference": difference, "p": float(probability)}
-        judge([row for row in found.values() if "p" in row])
+    differences = table - table[names.index(baseline)]
+    for name, row, difference in zip(names, differences, _means(differences), strict=True):
+        if name != baseline:
+            probability = 1.0 if not row.any() else 0.0 if np.ptp(row) == 0 else stats.ttest_1samp(row, 0).pvalue
+            found[name] |= {"difference": difference, "p": float(probability)}
+    judge([row for row in found.values() if "p" in row])
     return found
 
 

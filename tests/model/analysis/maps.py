@@ -28,11 +28,6 @@ def uniform(tokens: int) -> Float32Array:
     return np.full((tokens, tokens), 1 / tokens, dtype=np.float32)
 
 
-def looking(offset: int, tokens: int) -> Float32Array:
-    """Every query looks at the key `offset` places on, around the end, and nowhere else, [n, n]."""
-    return np.roll(np.eye(tokens, dtype=np.float32), offset, axis=1)
-
-
 def assert_rows_sum_to(weights: Float32Array, expected: ArrayLike, tolerance: float = 1e-6) -> None:
     """Sums in float64, so that only the weights' own rounding counts."""
     found = weights.sum(axis=-1, dtype=np.float64)

@@ -26,13 +26,6 @@ def test_layers_and_texts_in_front_and_few_queries(generator: np.random.Generato
         np.testing.assert_array_equal(reduced[1, 2], reduce(weights[1, 2]))
 
 
-def test_a_layer_without_heads_has_no_map() -> None:
-    with pytest.raises(ValueError, match=r"shape \(0, 3, 3\): expected \[..., H, Q, K\] with at least one head"):
-        mean_over_heads(np.zeros((0, 3, 3), dtype=np.float32))
-    with pytest.raises(ValueError, match="at least one head"):
-        max_over_heads(np.zeros((3, 3), dtype=np.float32))
-
-
 @st.composite
 def drawn_layers(draw: st.DrawFn) -> list[Float32Array]:
     """Layers of one text with 0 to 4 heads each, at least one layer with heads."""
@@ -73,19 +66,6 @@ def test_layers_without_heads_pass_through(generator: np.random.Generator) -> No
     np.testing.assert_allclose(rollout([half]), (half[0] + np.eye(4)) / 1.5, atol=1e-7)
     for other in (0, 5, 9):  # its n means nothing
         np.testing.assert_array_equal(rollout([layer, np.zeros((0, other, other), np.float32)]), rollout([layer]))
-
-
-def test_refuses_what_is_no_whole_text(generator: np.random.Generator) -> None:
-    layer = draw_maps(generator, 2, 5, 5)
-    for attentions, start, message in (
-        ([layer, draw_maps(generator, 2, 1, 5)], None, r"shape \(2, 1, 5\), expected \[H, 5, 5\]: rollout needs every"),
-        ([layer, draw_maps(generator, 2, 4, 4)], None, r"expected \[H, 5, 5\]"),
-        ([layer], np.ones((1, 4)), r"start has shape \(1, 4\), expected \[Q, n\] with the layers' n = 5"),
-        ([np.zeros((0, 0, 0), dtype=np.float32)], None, "n = 0 of at least 1"),
-        ([], None, "n = 0 of at least 1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            rollout(attentions, start)
 
 
 def distances_of(points: np.ndarray) -> np.ndarray:

@@ -130,14 +130,11 @@ def test_takes_layers_without_heads_and_rows_of_half_precision(generator: np.ran
     assert plain(*weights).statistics()["entropy"] is not None
 
 
-def test_refuses_rows_that_are_not_whole_and_shapes_that_differ() -> None:
+def test_refuses_rows_that_are_not_whole() -> None:
     text, whole = plain(uniform(5)), uniform(5)[np.newaxis]
     changes: Any = (
         ({"weights": whole * np.float32(0.6)}, "a row's sum is off 1 by 0.4: statistics are defined on whole rows"),
         ({"weights": whole * np.float32("nan")}, "a row's sum is off 1 by nan"),
-        ({"weights": whole[:, :1]}, r"weights have shape \(1, 1, 5\), expected \[H, n, n\] with n = 5"),
-        ({"token_ids": text.token_ids[:0]}, "with n = 0 of at least 1"),
-        ({"special": text.special[:4]}, r"masks have shapes \(4,\) and \(5,\), expected \(5,\)"),
     )
     for change, message in changes:
         with pytest.raises(ValueError, match=message):
@@ -206,5 +203,3 @@ def test_best_offset_takes_the_nearer_of_equals() -> None:
     assert best_offset([1, 1, -2]) == (1, 2 / 3)
     assert best_offset([-3, 2]) == (2, 0.5)
     assert best_offset([-1, 1]) == (1, 0.5)
-    with pytest.raises(ValueError, match="no case"):
-        best_offset([])

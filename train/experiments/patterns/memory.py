@@ -31,10 +31,7 @@ def promised(heads: int) -> int:
 def memorise(heads: int, seeds: Sequence[int], steps: int) -> dict[str, Any]:
     """Trains networks side by side, each on its own examples, until all have memorised them or the steps are over.
 
-    Args:
-        heads: H; d_k = d_v = D / H.
-        seeds: one a network.
-        steps: at most, each with all examples.
+    There is a network a seed, with d_k = d_v = D / H, and each step takes all examples.
 
     Returns:
         The steps after which each network had memorised (`values`; the most there are where it had not), and the errors
@@ -70,16 +67,9 @@ def memorise(heads: int, seeds: Sequence[int], steps: int) -> dict[str, Any]:
 
 
 def attend(contexts: Tensor, queries: Tensor, weights: Sequence[Tensor], heads: int) -> Tensor:
-    """What heads answer, a number an example.
+    """What H heads answer, a number an example: contexts [R, T, n, D] and queries [R, T, 1, D] -> [R, T].
 
-    Args:
-        contexts: [R, T, n, D].
-        queries: [R, T, 1, D].
-        weights: of query, key and value, [R, D, D] each, and of the output, [R, D, 1].
-        heads: H.
-
-    Returns:
-        [R, T].
+    Weights are those of query, key and value, [R, D, D] each, and of the output, [R, D, 1].
     """
     *inner, output = weights
 

@@ -18,29 +18,17 @@ WIDTH = 32  # D
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A network for a task.
-
-    Attributes:
-        task: name of the task.
-        heads: H, of each layer.
-        d_k: size of a query and of a key.
-        d_v: size of a value.
-        layers: L.
-        gated: whether each head has a gate that is learned.
-        width: D.
-        feed_forward: whether layers have a feed-forward network.
-        longer: how many times as many steps it is trained as other rows, at most.
-    """
+    """A network for a task."""
 
     task: str
-    heads: int
+    heads: int  # H, of each layer
     d_k: int
     d_v: int
-    layers: int = 1
-    gated: bool = False
-    width: int = WIDTH
+    layers: int = 1  # L
+    gated: bool = False  # whether each head has a gate that is learned
+    width: int = WIDTH  # D
     feed_forward: bool = True
-    longer: int = 1
+    longer: int = 1  # how many times as many steps it is trained as other rows, at most
 
     @property
     def name(self) -> str:

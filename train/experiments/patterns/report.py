@@ -1,33 +1,35 @@
-"""What the experiment found, as JSON, as a table and as pictures."""
+"""What the experiment found: as JSON, as a table, and one picture for each claim, of which rows are there."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from model.artifact import write_whole
+from export.pruning.picture import Line, Panel, draw_panels, plain
 from train.experiments.patterns.memory import EXAMPLES, promised
-from train.experiments.patterns.pictures import draw_pictures
-from train.experiments.patterns.tasks import TASKS
-from train.experiments.patterns.training import Patterns
-from train.experiments.trials import Found, estimate, format_interval
+from train.experiments.patterns.network import WIDTH
+from train.experiments.patterns.tasks import OFFSETS, PLACES, TASKS
+from train.experiments.patterns.training import GATED_HEADS, Patterns
+from train.experiments.trials import Found, estimate, format_interval, write_found
 
+Row = Mapping[str, Any]
+"""A row of patterns.json: the fields of `network.Row`, and what was found."""
+
+PLAIN = {"layers": 1, "gated": False, "width": WIDTH, "feed_forward": True}
+RIGHT = "right answers"
+LOOKED_UP = 2  # the key size from which on a task asks for its places
+FEWER_HEADS = (1, 2, 4, 8, 32)  # as many as a picture has colours for
 FIGURES = (
     *("steps", "attention_parameters", "cpu_seconds", "open_heads", "curve", "served_seed"),
     *("place_weights", "weight_difference", "right_if_equal", "right_if_mean"),
 )
 
 
-def write_patterns(
-    folder: Path, patterns: Patterns, found: Sequence[Found], memorised: Sequence[Found]
-) -> Mapping[str, Any]:
-    """Writes patterns.json, patterns.md and the pictures, and returns the first.
-
-    `found` is by each of the experiment's rows, `memorised` by each of its numbers of heads that memorised.
-    """
+def write_patterns(folder: Path, patterns: Patterns, found: Sequence[Found]) -> Mapping[str, Any]:
+    """Writes patterns.json, patterns.md and the pictures, and returns the first."""
+    memorised = found[len(patterns.rows) :]
     record: dict[str, Any] = {"schema_version": 1, "seeds": patterns.seeds, "steps": patterns.steps, "rows": []}
-    for row, trial in zip(patterns.rows, found, strict=True):
+    for row, trial in zip(patterns.rows, found, strict=False):
         figures = {name: trial[name] for name in FIGURES if name in trial}
         accuracy = {"values": trial["accuracies"], **estimate(trial["accuracies"])}
         record["rows"].append(
@@ -50,10 +52,7 @@ def write_patterns(
         }
         for heads, trial in zip(patterns.memorising, memorised, strict=True)
     ]
-    write_whole(folder / "patterns.json", json.dumps(record, indent=1).encode() + b"\n")
-    write_whole(folder / "patterns.md", ("\n".join(table(record)) + "\n").encode())
-    for name, picture in draw_pictures(record["rows"], record["memory"]).items():
-        write_whole(folder / f"{name}.svg", picture.encode())
+    write_found(folder, "patterns", record, table(record), draw_pictures(record["rows"], record["memory"]))
     return record
 
 
@@ -69,3 +68,171 @@ def table(record: Mapping[str, Any]) -> list[str]:
             for row in record["rows"]
         ),
     ]
+
+
+def draw_pictures(rows: Sequence[Row], memory: Sequence[Row] = ()) -> dict[str, str]:
+    """SVG documents by name, of the pictures that have rows: those of patterns.json, and what it holds as `memory`."""
+    made = {name: (title, draw(rows)) for name, (title, draw) in PICTURES.items()}
+    made["patterns-memory"] = ("Memorising random examples", _memory(memory))
+    drawn = {}
+    for name, (title, panels) in made.items():
+        filled = [panel._replace(lines=[line for line in panel.lines if line.points]) for panel in panels]
+        if shown := [panel for panel in filled if panel.lines]:
+            drawn[name] = draw_panels(title, shown)
+    return drawn
+
+
+def _select(rows: Sequence[Row], **wanted: Any) -> list[Row]:
+    """Rows with these values, and plain in everything else that `PLAIN` names."""
+    return [row for row in rows if all(row[name] == value for name, value in (PLAIN | wanted).items())]
+
+
+def _equal(rows: Sequence[Row], **wanted: Any) -> list[Row]:
+    """Those of them whose heads share the width."""
+    found = _select(rows, **wanted)
+    return [row for row in found if row["heads"] * row["d_k"] == row["heads"] * row["d_v"] == row["width"]]
+
+
+def _measured(name: str, rows: Sequence[Row], axis: str, kind: str = "") -> Line:
+    return Line(name, sorted(((row[axis], row) for row in rows), key=lambda point: point[0]), kind)
+
+
+def _predicted(name: str, rows: Sequence[Row], axis: str, kind: str = "") -> Line:
+    return Line(name, plain(sorted((row[axis], row["predicted"]) for row in rows)), kind)
+
+
+def _heads(rows: Sequence[Row]) -> list[Panel]:
+    """Heads at equal parameters: each task that needs a pattern, and the control."""
+    tasks = [task for task in TASKS if TASKS[task].needs]
+    lines = [_measured(task, _equal(rows, task=task), "heads") for task in tasks]
+    lines += [_measured(task, _equal(rows, task=task), "heads", "thin") for task in TASKS if task not in tasks]
+    expected = [_predicted(task, _equal(rows, task=task), "heads") for task in tasks]
+    across = f"heads, d_k = d_v = {WIDTH} / heads"
+    return [
+        Panel(f"Measured: {RIGHT}", across, lines, logarithmic=True),
+        Panel("Predicted: a head serves one pattern", across, expected, logarithmic=True),
+    ]
+
+
+def _width(rows: Sequence[Row]) -> list[Panel]:
+    """The tasks that were trained at two widths: what is right, and how long it takes."""
+    wider = [row for row in rows if row["width"] == 2 * WIDTH]
+    right, steps = [], []
+    for task, kind in zip(dict.fromkeys(row["task"] for row in wider), "abc", strict=False):
+        heads = {row["heads"] for row in wider if row["task"] == task}
+        for width, style in ((WIDTH, kind), (2 * WIDTH, f"{kind} dashed")):
+            found = [row for row in _equal(rows, task=task, width=width) if row["heads"] in heads]
+            right.append(_measured(f"{task}, {width}", found, "heads", style))
+            steps.append(Line(f"{task}, {width}", plain((row["heads"], row["steps"]) for row in found), style))
+    return [
+        Panel(f"Width {WIDTH} and, dashed, {2 * WIDTH}: {RIGHT}", "heads", right, logarithmic=True),
+        Panel("Steps until every seed has 99.5 %, or the limit", "heads", steps, logarithmic=True),
+    ]
+
+
+def _keys(rows: Sequence[Row]) -> list[Panel]:
+    """One head and the size of its keys."""
+    lines = []
+    for task, kind in zip(("one key", "count of three"), "ab", strict=True):
+        found = _select(rows, task=task, heads=1, d_v=WIDTH)
+        lines += [_measured(task, found, "d_k", kind), _predicted("predicted", found, "d_k", f"{kind} dashed")]
+    return [Panel(f"One head, d_v = {WIDTH}: {RIGHT}", "d_k", lines, logarithmic=True)]
+
+
+def _values(rows: Sequence[Row]) -> list[Panel]:
+    """Four heads and the size of their values."""
+    found = _select(rows, task="four keys", heads=4, d_k=WIDTH // 4)
+    return [Panel(f"Four keys, four heads, d_k = 8: {RIGHT}", "d_v", [_measured("", found, "d_v")], logarithmic=True)]
+
+
+def _layers(rows: Sequence[Row]) -> list[Panel]:
+    """One layer and two."""
+    lines = []
+    for task, heads in (("one key", 1), ("two offsets", 1), ("four keys", 1), ("four keys", 4), ("four keys", 2)):
+        found = [row for layers in (1, 2) for row in _equal(rows, task=task, heads=heads, layers=layers)]
+        lines.append(_measured(f"{task}, h = {heads}", found, "layers"))
+    return [Panel(f"Heads in each layer: {RIGHT}", "layers", lines)]
+
+
+def _gates(rows: Sequence[Row]) -> list[Panel]:
+    """Heads that learned gates leave open against those that a task needs; bars from the fewest to the most."""
+    gated = _select(rows, gated=True)
+    kinds = {
+        "the same places": [row for row in gated if TASKS[row["task"]].key_size < LOOKED_UP],
+        "places asked for": [row for row in gated if TASKS[row["task"]].key_size >= LOOKED_UP],
+    }
+    needs = sorted({row["needs"] for row in gated})
+    lines = [Line(name, [(n, _spread(found, n)) for n in needs if _spread(found, n)]) for name, found in kinds.items()]
+    lines.append(Line("as needed", plain((n, n) for n in needs), "e dashed"))
+    return [Panel(f"Heads left open, of {GATED_HEADS}", "patterns at once", lines)]
+
+
+def _spread(rows: Sequence[Row], needs: int) -> dict[str, float]:
+    """Mean, fewest and most of the open heads of all seeds of the tasks that need as many; empty if there are none."""
+    found = [heads for row in rows if row["needs"] == needs for heads in row["open_heads"]]
+    return {"mean": sum(found) / len(found), "low": min(found), "high": max(found)} if found else {}
+
+
+def _steps(rows: Sequence[Row]) -> list[Panel]:
+    """How long training takes."""
+    curves = [
+        Line(f"h = {row['heads']}", plain(row["curve"]))
+        for row in _equal(rows, task="four keys")
+        if row["heads"] in FEWER_HEADS
+    ]
+    tasks = ("agreement", "one key", "count of three", "two offsets")
+    until = [Line(task, plain((row["heads"], row["steps"]) for row in _equal(rows, task=task))) for task in tasks]
+    return [
+        Panel("Steps until every seed has 99.5 %, at most 1,000", "heads", until, logarithmic=True),
+        Panel(f"Four keys: {RIGHT}, mean of the seeds", "steps", curves),
+    ]
+
+
+def _offsets(rows: Sequence[Row]) -> list[Panel]:
+    """What one head looks at that answers two offsets, and what answers are right without a feed-forward network."""
+    panels = []
+    for row in _equal(rows, task="two offsets", heads=1):
+        lines = [
+            Line(f"seed {seed}", plain((PLACES - place, weight) for place, weight in enumerate(weights)))
+            for seed, weights in enumerate(row["place_weights"])
+        ]
+        asked = " and ".join(map(str, OFFSETS))
+        panels.append(Panel(f"One head: mean weights; asked are {asked}", "places before the last", lines))
+    without = _equal(rows, task="two offsets", feed_forward=False)
+    both = [row for row in _equal(rows, task="two offsets") if row["heads"] in {row["heads"] for row in without}]
+    lines = [
+        _measured("with feed-forward", both, "heads"),
+        _measured("attention alone", without, "heads"),
+        _predicted("predicted", without, "heads", "e dashed"),
+    ]
+    return [*panels, Panel(f"Two offsets: {RIGHT}", "heads", lines)]
+
+
+def _memory(memory: Sequence[Row]) -> list[Panel]:
+    """How fast heads memorise, and how much theory promises."""
+    return [
+        Panel(
+            f"Steps until {EXAMPLES} examples are memorised",
+            "heads",
+            [_measured("", memory, "heads")],
+            logarithmic=True,
+        ),
+        Panel(
+            "Examples that theory promises",
+            "heads",
+            [Line("", plain((row["heads"], row["promised"]) for row in memory))],
+            logarithmic=True,
+        ),
+    ]
+
+
+PICTURES: Mapping[str, tuple[str, Callable[[Sequence[Row]], list[Panel]]]] = {
+    "patterns": ("Right answers against the number of heads at equal parameters", _heads),
+    "patterns-width": ("Right answers and training steps at two widths", _width),
+    "patterns-keys": ("Right answers of one head against the size of its keys", _keys),
+    "patterns-values": ("Right answers of four heads against the size of their values", _values),
+    "patterns-layers": ("Right answers with one layer and with two", _layers),
+    "patterns-gates": ("Heads left open against the patterns that a task needs", _gates),
+    "patterns-steps": ("Training steps against the number of heads", _steps),
+    "patterns-offsets": ("How one head answers two offsets", _offsets),
+}

@@ -22,25 +22,15 @@ Words = Mapping[str, tuple[int, ...]]
 
 
 class Task(NamedTuple):
-    """What is asked.
+    """What is asked."""
 
-    Attributes:
-        needs: patterns that the answering place needs at once.
-        key_size: the smallest d_k of a head that has one.
-        answers: A, read from the last place side by side.
-        labels: a name for each class of an answer.
-        make: examples, as many as asked for.
-        words: every place that examples have.
-        guessed: share of the answers that are right without a pattern.
-    """
-
-    needs: int
-    key_size: int
-    answers: int
-    labels: tuple[str, ...]
-    make: Callable[[int, torch.Generator], Examples]
-    words: Callable[[], Words]
-    guessed: float
+    needs: int  # patterns that the answering place needs at once
+    key_size: int  # the smallest d_k of a head that has one
+    answers: int  # A, read from the last place side by side
+    labels: tuple[str, ...]  # a name for each class of an answer
+    make: Callable[[int, torch.Generator], Examples]  # examples, as many as asked for
+    words: Callable[[], Words]  # every place that examples have
+    guessed: float  # share of the answers that are right without a pattern
 
     @property
     def classes(self) -> int:

@@ -1,7 +1,7 @@
 """Trains the rows of the experiment, and keeps what each found."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
@@ -13,10 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from train.experiments.patterns.memory import memorise
 from train.experiments.patterns.network import WIDTH, Network, Row
-from train.experiments.patterns.offsets import look_at_offsets
 from train.experiments.patterns.servable import write_servable
-from train.experiments.patterns.tasks import TASKS, Examples, Task
-from train.experiments.trials import Found, is_done, run_trial
+from train.experiments.patterns.tasks import OFFSETS, PLACES, TASKS, Examples, Task
+from train.experiments.trials import Trial
 from train.parallel import generator_of
 
 HEADS = (1, 2, 4, 8, 16, 32)
@@ -30,6 +29,7 @@ GATE_RATE = 30.0  # factor on the rate of gates: they have as far to go in fewer
 OPEN_COST = 0.02  # nats that an open head costs; an answer without its pattern costs 0.5 and more
 DONE = 0.995  # accuracy of every seed at which a row is done
 NETWORKS, MEMORY = "networks", "memory"
+ASKED = [PLACES - offset for offset in OFFSETS]  # the places
 
 
 def rows(tasks: Sequence[str]) -> list[Row]:
@@ -115,6 +115,28 @@ def examples_of(task: Task, seeds: Sequence[int], count: int, step: int) -> Exam
     return torch.stack([ids for ids, _ in made]), torch.stack([answers for _, answers in made])
 
 
+def look_at_offsets(network: Network, judged: Examples) -> dict[str, list[Any]]:
+    """Measures the weights of the last place in networks of one layer and one head, and changes them.
+
+    Returns:
+        Of each network the mean weight of each place (`place_weights`), how far the weights of the two asked places are
+        apart in a text on average, and the answers that are right with both made equal in each text, and with each
+        place's mean weight in every text.
+    """
+    ids, answers = judged
+    with torch.inference_mode():
+        network(ids)
+        weights = network.last_weights[:, :, 0, 0]  # [R, N, S]
+        equal, asked = weights.clone(), weights[..., ASKED]
+        equal[..., ASKED] = asked.mean(dim=2, keepdim=True)
+        mean = weights.mean(dim=1, keepdim=True)  # [R, 1, S]
+        found = {"place_weights": mean[:, 0], "weight_difference": (asked[..., 0] - asked[..., 1]).abs().mean(dim=1)}
+        for name, changed in (("right_if_equal", equal), ("right_if_mean", mean.expand_as(weights))):
+            right = network(ids, weights=changed[:, :, None, None]).argmax(dim=-1) == answers  # [R, N, A]
+            found[name] = right.float().mean(dim=(1, 2))
+    return {name: figures.double().round(decimals=5).tolist() for name, figures in found.items()}
+
+
 class Patterns:
     """All rows of the experiment."""
 
@@ -122,11 +144,16 @@ class Patterns:
         self.output, self.rows, self.seeds, self.steps = output, rows(tasks), seeds, steps
         self.memorising = HEADS if MEMORY in tasks else ()
 
-    def trials(self) -> Iterator[Found]:
-        """What each row found; those that were run before are not run again."""
-        for row in self.rows:
-            described = {"row": asdict(row), "seeds": self.seeds, "steps": self.steps}
-            yield run_trial(self.output, row.name, described, lambda *_, row=row: self._run(row))
+    def trials(self) -> list[Trial]:
+        """A trial for each row, and one for each number of heads that memorises."""
+        of_all = {"seeds": self.seeds, "steps": self.steps}
+        return [
+            *(Trial(row.name, {"row": asdict(row), **of_all}, lambda *_, row=row: self._run(row)) for row in self.rows),
+            *(
+                Trial(f"{MEMORY}-h{heads}", {"heads": heads, **of_all}, lambda *_, heads=heads: self._memorise(heads))
+                for heads in self.memorising
+            ),
+        ]
 
     def _run(self, row: Row) -> dict[str, Any]:
         """Trains a row, and writes its best network to be served; the first one of several that are as good."""
@@ -138,18 +165,5 @@ class Patterns:
         write_servable(self.output / NETWORKS / row.name, network, best)
         return {**found, "served_seed": best}
 
-    def memory_trials(self) -> Iterator[Found]:
-        """How fast each number of heads memorises."""
-        for heads in self.memorising:
-            described = {"heads": heads, "seeds": self.seeds, "steps": self.steps}
-            yield run_trial(
-                self.output,
-                f"{MEMORY}-h{heads}",
-                described,
-                lambda *_, heads=heads: memorise(heads, range(self.seeds), self.steps),
-            )
-
-    def left(self) -> int:
-        """How many rows are still to be trained."""
-        names = [*(row.name for row in self.rows), *(f"{MEMORY}-h{heads}" for heads in self.memorising)]
-        return sum(not is_done(self.output, name) for name in names)
+    def _memorise(self, heads: int) -> dict[str, Any]:
+        return memorise(heads, range(self.seeds), self.steps)
