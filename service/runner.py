@@ -99,7 +99,7 @@ class Runner:
         directory: Path | str,
         settings: Settings | None = None,
         *,
-        on_batch: Callable[[BatchRecord], None] | None = None,
+        on_batch: Callable[[BatchRecord], object] = lambda _: None,
     ) -> Self:
         """Verifies, loads and warms up an artifact. Blocks for as long as that takes.
 
@@ -234,7 +234,7 @@ class Runner:
         note_stage("inference", submitted + found.queue_seconds)
         return found
 
-    def share_cores(self, share: CoreShare | None) -> None:
+    def share_cores(self, share: CoreShare) -> None:
         """Runs on the cores that other models of the process leave; from the next run on."""
         self.batcher.executor.cores = share
 
@@ -259,7 +259,7 @@ def _note_runs(submitted: float, results: Sequence[JobResult]) -> None:
 
 
 def make_decompositions(
-    artifact: Artifact, settings: Settings, runtime: Runtime, on_batch: Callable[[BatchRecord], None] | None
+    artifact: Artifact, settings: Settings, runtime: Runtime, on_batch: Callable[[BatchRecord], object]
 ) -> DecompositionQueue | None:
     """The queue of texts to explain through the network; None if the artifact has no graph for it."""
     if EXPLAIN_GRAPH not in artifact.manifest.files:
@@ -273,12 +273,12 @@ def make_decompositions(
         load,
         threads=runtime.workers,
         max_delay=settings.max_queue_delay,
-        on_run=None if on_batch is None else lambda seconds: on_batch(BatchRecord(0, 0, 0, seconds)),
+        on_run=lambda seconds: on_batch(BatchRecord(0, 0, 0, seconds)),
     )
 
 
 def make_batcher(
-    backend: Backend, settings: Settings, *, workers: int, on_batch: Callable[[BatchRecord], None] | None = None
+    backend: Backend, settings: Settings, *, workers: int, on_batch: Callable[[BatchRecord], object]
 ) -> Batcher:
     """A batcher over a backend, as the settings say; not started."""
     return Batcher(

@@ -71,7 +71,7 @@ def delay_refusal(
     """
     delay = rate.seconds_for(ahead, workers)
     patience = min(max_delay + _PATIENCE * rate.seconds_for(tokens, workers), time_left)
-    if delay <= patience:
+    if not delay or delay <= patience:  # with nothing ahead it is tried: only a run shows how fast runs are by now
         return None
     excess = round(ahead * (delay - patience) / delay)
     return Overloaded(

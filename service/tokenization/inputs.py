@@ -243,19 +243,19 @@ async def _tokenize_rows(
             8 * sum(2 + len(first) + len(second) for first, second in pairs), join, deadline
         )
     rows: Sequence[Sequence[str]] = inputs.text_pairs or [(text,) for text in inputs.texts or ()]
+    common: Any = {"ids_only": ids_only, "deadline": deadline}
     try:
         if inputs.texts is not None and (overlap := options.get("overlap")) is not None:
-            return await tokenizer.encode_windows(inputs.texts, overlap, ids_only=ids_only, deadline=deadline)
-        if inputs.texts is not None and not from_start and most is None:
-            return await tokenizer.encode(inputs.texts, ids_only=ids_only, deadline=deadline)
-        return await tokenizer.encode_rows(
+            return await tokenizer.encode_windows(inputs.texts, overlap, **common)
+        if inputs.texts is not None:
+            return await tokenizer.encode(inputs.texts, from_start=from_start, most=most[0] if most else None, **common)
+        return await tokenizer.encode_pairs(
             rows,
             truncation=truncation,
             from_start=from_start,
             most=most,
             check_lengths=options.get("check_lengths"),
-            ids_only=ids_only,
-            deadline=deadline,
+            **common,
         )
     except TypeError:  # what the library says of half a surrogate pair, which no JSON brings here
         for index, row in enumerate(rows):

@@ -204,7 +204,7 @@ def make_tokenizer() -> FastTokenizer:
 
 def load_fake_runner(
     settings: Settings,
-    on_batch: Callable[[BatchRecord], None] | None = None,
+    on_batch: Callable[[BatchRecord], object] = lambda _: None,
     backend: Backend | None = None,
     max_queue_delay: float = math.inf,
     decomposer: Decomposer | None = None,
@@ -231,4 +231,4 @@ def load_fake_runner(
 
 def load_fake_engine(settings: Settings, backend: Backend | None = None) -> Engine:
     """As `Engine.load`, over a fake backend."""
-    return Engine(load_fake_runner(settings, None, backend))
+    return Engine(load_fake_runner(settings, backend=backend))

@@ -79,10 +79,10 @@ def test_what_would_wait_too_long_is_refused_and_a_large_request_holds_up_no_sma
         assert len(seconds) == 1
         decomposer.gate.clear()
         waiting = [asyncio.create_task(queue.submit([text(400)]))]
-        waiting += [asyncio.create_task(queue.submit([text(2)])) for _ in range(16)]
+        waiting += [asyncio.create_task(queue.submit([text(2)])) for _ in range(15)]
         while len(decomposer.sources) < 2:
             await asyncio.sleep(0)
-        assert queue.waiting_rows == 400**2 + 16 * 2**2
+        assert queue.waiting_rows == 400**2 + 15 * 2**2
         assert not any(task.done() for task in waiting)
         with pytest.raises(Overloaded) as refused:
             await queue.submit([text(2)])
@@ -98,7 +98,7 @@ def test_what_would_wait_too_long_is_refused_and_a_large_request_holds_up_no_sma
 def test_what_cannot_be_done_before_its_deadline_is_refused_while_others_wait_and_tried_if_none_does() -> None:
     decomposer = FakeDecomposer()
     queue = DecompositionQueue(lambda: decomposer, threads=1)
-    queue._rate.add(100, 1.0)
+    queue._queue._rate.add(100, 1.0)
 
     async def ask() -> None:
         decomposer.gate.clear()
@@ -117,7 +117,7 @@ def test_what_cannot_be_done_before_its_deadline_is_refused_while_others_wait_an
 
 def test_what_a_run_of_a_few_tokens_costs_says_little_about_long_texts() -> None:
     queue = DecompositionQueue(FakeDecomposer, threads=1)
-    queue._rate = rate = Mock(wraps=queue._rate)
+    queue._queue._rate = rate = Mock(wraps=queue._queue._rate)
     submit(queue, text(3), text(256))
     assert rate.seconds_for.call_args_list[0].args[0] == 3**2 + 256**2 + (1 + 32) * FIXED_ROWS
     assert [call.args[0] - FIXED_ROWS for call in rate.add.call_args_list] == [3 * 3, *[8 * 256] * 32]

@@ -1,7 +1,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,16 +90,3 @@ def test_each_text_gets_what_it_would_get_alone_and_no_padding(
         assert alone.last_hidden_state is not None
         np.testing.assert_array_equal(result.last_hidden_state, alone.last_hidden_state)
         assert result.last_hidden_state.flags.c_contiguous
-
-
-def test_a_backend_that_returns_less_than_was_asked_for_is_an_error() -> None:
-    jobs = [job([1, 2], layers=(0,), wants_tokens=True)]
-    pooled = np.zeros((1, 2), dtype=np.float32)
-    hidden = np.zeros((1, 2, 2), dtype=np.float32)
-    for output, error in [
-        (BatchOutput(pooled[:0], hidden, {0: np.zeros((1, 1, 2, 2), np.float32)}), IndexError),
-        (BatchOutput(pooled, None, {0: np.zeros((1, 1, 2, 2), np.float32)}), TypeError),
-        (BatchOutput(pooled, hidden, {}), KeyError),
-    ]:
-        with pytest.raises(error):
-            separate(jobs, output, queue_seconds=[0.0], inference_seconds=0.0)

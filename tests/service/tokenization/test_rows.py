@@ -34,7 +34,8 @@ def tokenizer_with(processor: Any) -> FastTokenizer:
 def rows(tokenizer: FastTokenizer, *texts: str, **options: Any) -> Any:
     ours = Tokenizer(FastTokenizer.from_str(tokenizer.to_str()), LONGEST, threads=1)
     try:
-        return asyncio.run(ours.encode_rows([texts], **options))[0]
+        encode: Any = ours.encode_pairs([texts], **options) if len(texts) > 1 else ours.encode(texts, **options)
+        return asyncio.run(encode)[0]
     finally:
         ours.close()
 
@@ -112,7 +113,7 @@ def test_a_long_query_of_many_documents_is_held_once(wording: PairWording | None
     ours = Tokenizer(make_tokenizer(), LONGEST, threads=1, pair_wording=wording)
     tracemalloc.start()
     try:
-        found = asyncio.run(ours.encode_rows([(query, f"mat {place}") for place in range(count)], ids_only=True))
+        found = asyncio.run(ours.encode_pairs([(query, f"mat {place}") for place in range(count)], ids_only=True))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -146,7 +147,7 @@ def test_rows_are_refused_by_their_lengths_before_they_are_made() -> None:
     pairs = [["the cat " * 9, "sat"], ["the", "a mat"], ["the cat " * 9, "sat on a mat"]]
     ours = Tokenizer(make_tokenizer(), LONGEST, threads=1)
     with pytest.raises(TooLarge, match="enough"):
-        asyncio.run(ours.encode_rows(pairs, most=(None, 2), check_lengths=check))
-    made = asyncio.run(ours.encode_rows(pairs, most=(None, 2)))
+        asyncio.run(ours.encode_pairs(pairs, most=(None, 2), check_lengths=check))
+    made = asyncio.run(ours.encode_pairs(pairs, most=(None, 2)))
     ours.close()
     assert checked == [[len(row.input_ids) for row in made]]
