@@ -6,11 +6,12 @@ It knows no HTTP. The order of loading is the order of trust: every file's hash 
 import asyncio
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from model.artifact import EXPLAIN_GRAPH, HEADS, MANIFEST, ONNX_RUNTIME, OPENVINO, TOKENIZER, Artifact, Manifest
 from model.config import EncoderConfig
@@ -105,8 +106,7 @@ class Runner:
 
         Args:
             directory: the artifact.
-            settings: threads and the sizes of batches and queue; with None they are the defaults, nothing is refused
-                for having to wait, and no run counts as hanging, however slow the machine.
+            settings: threads and the sizes of batches and queue; None as `unhurried` has them.
             on_batch: called on a worker's thread after every batch.
 
         Raises:
@@ -114,9 +114,7 @@ class Runner:
             Exception: the backend's own, where the graph does not load or run.
         """
         directory = Path(directory)
-        settings = settings or Settings.model_construct(
-            model=directory, max_queue_delay=math.inf, request_timeout=math.inf
-        )
+        settings = settings or unhurried(directory)
         artifact = Artifact.open(directory)
         runtime = plan_runtime(settings)
         warn_of_slow_precision(artifact.manifest, runtime.provider)
@@ -256,6 +254,13 @@ def _note_runs(submitted: float, results: Sequence[JobResult]) -> None:
         ended = submitted + max(result.queue_seconds + result.inference_seconds for result in results)
         note_stage("queue", submitted, began)
         note_stage("inference", began, ended)
+
+
+def unhurried(directory: Path, **options: Any) -> Settings:
+    """Settings by which nothing is refused for having to wait, and no run hangs, however slow the machine."""
+    return Settings.model_construct(
+        model=directory, max_queue_delay=math.inf, max_queue_tokens=sys.maxsize, request_timeout=math.inf, **options
+    )
 
 
 def make_decompositions(

@@ -58,20 +58,27 @@ class JobResult:
     value_norms: Mapping[int, Float32Array] = field(default_factory=dict)
 
 
-def collate(jobs: Sequence[Job], cancellation: Cancellation | None = None) -> Batch:
+def collate(jobs: Sequence[Job], cancellation: Cancellation) -> Batch:
     """Texts as one batch [B, S], padded on the right to the longest. All want the same attention layers.
 
     Texts with gates and texts without share a batch: each row has gates of its own, and a gate of 1 changes no bit. So
     a text sent with many masks, the usual way of asking which heads matter, runs in few batches.
     """
-    layers = jobs[0].attention_layers
-    tokens, norms = any(job.wants_tokens for job in jobs), any(job.wants_norms for job in jobs)
-    wanted = (layers, tokens, norms, _gates(jobs), cancellation)
     lengths = np.array([len(job.input_ids) for job in jobs], dtype=np.int64)
     types = None
     if any(job.token_type_ids is not None for job in jobs):
         types = _padded([() if job.token_type_ids is None else job.token_type_ids for job in jobs], lengths.max())
-    return Batch(_padded([job.input_ids for job in jobs], lengths.max()), lengths, *wanted, types, _seen(jobs))
+    return Batch(
+        _padded([job.input_ids for job in jobs], lengths.max()),
+        lengths,
+        jobs[0].attention_layers,
+        any(job.wants_tokens for job in jobs),
+        any(job.wants_norms for job in jobs),
+        _gates(jobs),
+        cancellation,
+        types,
+        _seen(jobs),
+    )
 
 
 def _padded(rows: Sequence[Int64Array | tuple[()]], length: int) -> Int64Array:
