@@ -106,11 +106,7 @@ class BatchExecutor:
         self._is_closing = False
 
     def start(self) -> None:
-        """Starts the threads.
-
-        Raises:
-            RuntimeError: the system gives none.
-        """
+        """Starts the threads; RuntimeError where the system gives none."""
         for worker in self.workers:
             worker.thread.start()
 

@@ -47,31 +47,20 @@ def expected(tokenizer: FastTokenizer, *texts: str, strategy: PairTruncation, di
 
 
 @pytest.mark.parametrize("processor", [BERT, ROBERTA], ids=["bert", "roberta"])
-@given(first=WORDS, second=WORDS, from_start=st.booleans())
-def test_a_pair_is_the_library_s(processor: Any, first: str, second: str, from_start: bool) -> None:
+@given(texts=st.lists(WORDS, min_size=1, max_size=2), from_start=st.booleans())
+def test_a_row_is_the_library_s(processor: Any, texts: list[str], from_start: bool) -> None:
     tokenizer = tokenizer_with(processor)
-    found = rows(tokenizer, first, second, from_start=from_start)
-    direction = "left" if from_start else "right"
-    row = expected(tokenizer, first, second, strategy="longest_first", direction=direction)
+    found = rows(tokenizer, *texts, from_start=from_start)
+    row = expected(tokenizer, *texts, strategy="longest_first", direction="left" if from_start else "right")
     assert found.input_ids.tolist() == row.ids
     assert ([0] * len(row.ids) if found.type_ids is None else found.type_ids.tolist()) == row.type_ids
-    assert found.segments == row.sequence_ids
-    assert found.encoding is not None
-    assert found.encoding.tokens == row.tokens
-    assert found.encoding.offsets == row.offsets
-    assert found.encoding.special_tokens_mask == row.special_tokens_mask
+    assert found.segments == (row.sequence_ids if len(texts) > 1 else None)
+    for name in ("tokens", "offsets", "word_ids", "special_tokens_mask"):
+        assert getattr(found.encoding, name) == getattr(row, name), name
     assert found.truncated == bool(row.overflowing)
-    assert found.full_length == len(tokenizer.encode(first, second).ids)
-
-
-@given(text=WORDS, from_start=st.booleans())
-def test_a_single_text_is_the_library_s(text: str, from_start: bool) -> None:
-    tokenizer = tokenizer_with(BERT)
-    found = rows(tokenizer, text, from_start=from_start, ids_only=True)
-    row = expected(tokenizer, text, strategy="longest_first", direction="left" if from_start else "right")
-    assert found.input_ids.tolist() == row.ids
-    assert found.type_ids is None
-    assert found.segments is None
+    assert found.full_length == len(tokenizer.encode(*texts).ids)
+    alone = rows(tokenizer, *texts, from_start=from_start, ids_only=True)
+    assert (alone.encoding, alone.input_ids.tolist()) == (None, row.ids)
 
 
 @given(first=WORDS, second=WORDS)

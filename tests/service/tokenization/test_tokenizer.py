@@ -55,17 +55,6 @@ def test_ids_and_offsets_are_those_of_transformers(parts: list[str]) -> None:
     assert item.truncated == (whole > MAX_LENGTH)
 
 
-def test_what_is_kept_of_a_cut_text_is_what_the_library_says_of_it() -> None:
-    text = "the cats sat " * 100
-    assert ours.encode_now([text], ids_only=True)[0].encoding is None
-    (item,) = ours.encode_now([text])
-    made = make_tokenizer()
-    made.enable_truncation(MAX_LENGTH)
-    whole = made.encode(text)
-    for name in ("tokens", "offsets", "word_ids", "special_tokens_mask"):
-        assert getattr(item.encoding, name) == getattr(whole, name)
-
-
 def test_long_inputs_come_from_a_thread_the_same() -> None:
     texts = ["the cat sat", "on a mat " * INLINE_CHARACTERS]
     threaded = asyncio.run(ours.encode(texts))
