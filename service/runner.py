@@ -129,10 +129,11 @@ class Runner:
             artifact, workers=runtime.workers, intra_op_threads=runtime.intra_op_threads, provider=runtime.provider
         )
         backend.warm_up()
-        is_invariant = runtime.provider == "cpu" and not isinstance(backend, OpenVinoBackend)
-        runtime = replace(runtime, instructions=vector_instructions(), batch_invariant=is_invariant)
+        runtime = replace(runtime, instructions=vector_instructions())
         if isinstance(backend, OpenVinoBackend):
             runtime = replace(runtime, engine=OPENVINO, computes_in=backend.computes_in)
+        else:
+            runtime = replace(runtime, batch_invariant=runtime.provider == "cpu")
         batcher = make_batcher(backend, settings, workers=runtime.workers, on_batch=on_batch)
         runner = cls(artifact, tokenizer, batcher, runtime, make_decompositions(artifact, settings, runtime, on_batch))
         batcher.start()  # last: a folder that turns out to be broken leaves no threads, which would keep the backend

@@ -4,6 +4,7 @@ import math
 
 from service.errors import Overloaded
 
+CLOSED = "this process no longer takes work; another one may"
 _DECAY = 0.98  # weight of the past at every batch: about fifty batches, under a second of one loaded core
 _UNKNOWN = 1.0  # seconds to wait before anything was measured
 _MAX_RATIO = 16  # to the usual length of a run; one that takes longer was held up and says nothing about others

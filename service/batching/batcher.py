@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from service.batching.admission import delay_refusal
-from service.batching.executor import UNAVAILABLE, BatchExecutor
+from service.batching.admission import CLOSED, delay_refusal
+from service.batching.executor import BatchExecutor
 from service.batching.jobs import Job, JobResult, PendingRequest
 from service.batching.queue import BatchLimits, JobQueue
 from service.errors import DeadlineExceeded, NotReady, Overloaded, ServiceError, TooLarge
@@ -172,7 +172,7 @@ class Batcher:
 
     def _refusal(self, request: PendingRequest, tokens: int, now: float) -> ServiceError | None:
         if not self._is_open:
-            return NotReady(UNAVAILABLE)
+            return NotReady(CLOSED)
         if not request.is_wanted(now):
             return DeadlineExceeded()
         if tokens > self.max_queue_tokens:

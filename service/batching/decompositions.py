@@ -15,7 +15,8 @@ from itertools import islice
 
 import numpy as np
 
-from service.batching.work_queue import CLOSED, Part, WorkQueue
+from service.batching.admission import CLOSED
+from service.batching.work_queue import Part, WorkQueue
 from service.errors import InferenceFailed, NotReady
 from service.inference.backend import Cancellation, Decomposer, Int64Array, TokenParts, WholeText
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 
-from service.batching.admission import DrainRate
+from service.batching.admission import CLOSED, DrainRate
 from service.batching.jobs import Job, PendingRequest, collate, deliver, separate
 from service.batching.queue import JobQueue, QueuedText
 from service.errors import InferenceFailed, NotReady, ServiceError
@@ -24,7 +24,6 @@ from service.observability.stages import BatchRecord
 logger = logging.getLogger(__name__)
 
 FAILED = "inference failed; the log has the details"
-UNAVAILABLE = "this process no longer takes work; another one may"
 WORKER_NICE = 5
 _MIN_SHARE = 64  # tokens; MiniLM-L6 takes 2.1 (fp32) or 2.5 times (int8) as long for each of 8 tokens run alone
 _CANCEL_SECONDS = 1.0  # for a run to end early; ONNX Runtime looks up before every node, and few take longer
@@ -238,7 +237,7 @@ class BatchExecutor:
         """Fails the queued requests and those that the workers have taken. Lock held."""
         taken = {text.request for worker in self.workers for text in (*worker.running, *worker.retries)}
         for request in (*taken, *self._queue.requests()):
-            self._fail_request(request, NotReady(UNAVAILABLE))
+            self._fail_request(request, NotReady(CLOSED))
 
     def _fail_request(self, request: PendingRequest, error: ServiceError, cause: BaseException | None = None) -> None:
         """Fails a request at once, dropping what it has in the queue. Lock held."""

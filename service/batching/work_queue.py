@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from service.batching.admission import DrainRate, delay_refusal
+from service.batching.admission import CLOSED, DrainRate, delay_refusal
 from service.batching.queue import BatchLimits, JobQueue, QueuedRequest, QueuedText
 from service.errors import DeadlineExceeded, InternalError, NotReady, Overloaded
 from service.machine import lower_thread_priority
 
 T = TypeVar("T")
 
-CLOSED = "this process no longer takes work; another one may"
 _ONE_PART = BatchLimits(max_tokens=1, max_padding=0.0, max_pairs=1)  # whatever its size, a part runs alone
 
 

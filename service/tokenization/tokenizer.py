@@ -190,13 +190,7 @@ class Tokenizer:
     async def read_ids(
         self, ids: int, read: Callable[[], list[TokenizedInput]], deadline: float | None
     ) -> list[TokenizedInput]:
-        """Reads rows of token ids, on a thread if they are many.
-
-        Args:
-            ids: how many ids and lists there are.
-            read: returns the rows.
-            deadline: as for `encode`.
-        """
+        """What `read` returns of token ids, called on a thread if there are many ids and lists."""
         return await self._run([Part(max(1, ids // IDS_A_CHARACTER), read)], _concatenated, deadline)
 
     def join_ids(
