@@ -53,18 +53,6 @@ class Worker:
         self.retries: deque[QueuedText[PendingRequest]] = deque()
         self.cancellation = Cancellation()
 
-    def begin(self, texts: list[QueuedText[PendingRequest]], now: float) -> None:
-        """Notes the texts of the run that begins now."""
-        self.running = texts
-        self.jobs = [text.request.jobs[text.index] for text in texts]
-        self.cancellation = Cancellation()
-        self.busy_since = now
-
-    def rest(self) -> None:
-        """Notes that nothing runs, and lets go of what ran."""
-        self.busy_since = None
-        self.running, self.jobs, self.cancellation = [], [], Cancellation()
-
 
 class BatchExecutor:
     """Runs batches from a queue on worker threads, and settles requests where runs fail.
@@ -167,12 +155,13 @@ class BatchExecutor:
     def _begin_next(self, worker: Worker) -> bool:
         """Gives a worker the next texts that anybody wants, waiting for some; False when there will be none."""
         with self._lock:
-            worker.rest()
+            worker.busy_since, worker.running, worker.jobs = None, [], []
             while True:
                 now = time.monotonic()
                 texts = [worker.retries.popleft()] if worker.retries else self._queue.take(self._share())
                 if wanted := [text for text in texts if text.request.is_wanted(now)]:
-                    worker.begin(wanted, now)
+                    worker.running, worker.jobs = wanted, [text.request.jobs[text.index] for text in wanted]
+                    worker.busy_since, worker.cancellation = now, Cancellation()
                     return True
                 if not texts:
                     if self._is_closing:
