@@ -14,7 +14,6 @@ may ask for: long lists go through the queue in portions.
 
 import asyncio
 import atexit
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,6 @@ from service.local.calls import (
     EncodeCall,
     Encoded,
     Progress,
-    Queueing,
     explain_logits,
     explain_texts,
     require_task,
@@ -60,8 +58,8 @@ from service.requests.explain import plan_explaining
 from service.requests.plan import plan_encoding
 from service.requests.roles import role_of_request
 from service.requests.schemas import EncodeRequest
-from service.runner import Runner
-from service.settings import MOST_WORKERS, Settings
+from service.runner import Runner, unhurried
+from service.settings import MOST_WORKERS
 from service.tokenization.inputs import INPUTS, PAIRS, Truncate
 from service.tokenization.inputs import Inputs as ReadInputs
 
@@ -110,7 +108,6 @@ class Engine:
         self._runner = runner
         self._origin = origin
         self._calls = CallLoop()
-        self._queueing = Queueing.of(runner)
         if origin is not None:
             _opened[origin] = self
         atexit.register(self.close, 0.0)  # where no one closed it, as after Ctrl-C: see `BatchExecutor.close`
@@ -138,13 +135,7 @@ class Engine:
         from polyhead.models import artifact_to_load  # noqa: PLC0415 - it knows the exporter, which few calls need
 
         directory = artifact_to_load(Path(model), precision)
-        settings = Settings.model_construct(
-            model=directory,
-            workers=workers,
-            provider=provider,
-            max_queue_delay=math.inf,  # nothing is refused for having to wait
-            request_timeout=math.inf,  # no run counts as hanging, however slow the machine
-        )
+        settings = unhurried(directory, workers=workers, provider=provider)
         return cls(Runner.load(directory, settings), (str(directory.resolve()), workers, provider))
 
     @property
@@ -267,7 +258,7 @@ class Engine:
             **options: raw_scores, truncate, max_tokens_per_doc and head_mask, as of `POST /rerank`.
         """
         scoring = read_score_call(queries, documents, options)
-        return self._calls.result(lambda: score_all(self._queueing, scoring, progress))[0]
+        return self._calls.result(lambda: score_all(self._runner, scoring, progress))[0]
 
     def rerank(
         self,
@@ -290,7 +281,7 @@ class Engine:
             **options: those of `score`.
         """
         scoring, most = read_rerank_call(query, documents, {**options, "top_n": top_n, "attention": attention})
-        scores, maps = self._calls.result(lambda: score_all(self._queueing, scoring, progress))
+        scores, maps = self._calls.result(lambda: score_all(self._runner, scoring, progress))
         return rank(scores, scoring.documents, maps, most)
 
     def classify(
@@ -396,7 +387,7 @@ class Engine:
         if role is not None:
             request = request.model_copy(update={"prompt_name": role.prompt_name})
         plan = plan_encoding(request, given, self.manifest)
-        return EncodeCall(self._queueing, plan, PAIRS if given.is_paired else INPUTS, progress, role=role)
+        return EncodeCall(self._runner, plan, PAIRS if given.is_paired else INPUTS, progress, role=role)
 
 
 _opened: WeakValueDictionary[Origin, Engine] = WeakValueDictionary()

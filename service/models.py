@@ -34,6 +34,7 @@ class ServedModel:
         directory: of its artifact.
         alias: the name that it was given; empty for none.
         name: what requests choose it by, and its label in metrics: the alias, or the artifact's own name.
+        loaded: what answers; None while there is nothing that could.
         failure: why it cannot answer, for the log and for operators; empty while it loads, and once it is there.
         metrics: its own series, once it is loaded.
         bodies: bytes of its requests' bodies; used if there are other models.
@@ -50,6 +51,7 @@ class ServedModel:
         self.directory = directory
         self.alias = alias
         self.name = alias or directory.name
+        self.loaded: Runner | None = None
         self.failure = ""
         self.bodies = ByteBudget(settings.max_held_body_bytes, "request bodies")
         self.answers = ByteBudget(settings.max_held_answer_bytes, "answers")
@@ -60,12 +62,6 @@ class ServedModel:
         self._unused: asyncio.Future[None] | None = None
         self._queue_tokens = settings.max_queue_tokens
         self._all_metrics = metrics
-        self._runner: Runner | None = None
-
-    @property
-    def loaded(self) -> Runner | None:
-        """What answers; None while there is nothing that could."""
-        return self._runner
 
     def runner(self) -> Runner:
         """What answers.
@@ -73,14 +69,14 @@ class ServedModel:
         Raises:
             NotReady: the model is not loaded.
         """
-        if self._runner is None:
+        if self.loaded is None:
             message = "the model could not be loaded; the log says why" if self.failure else "the model is loading"
             raise NotReady(f"{message}; try again soon")
-        return self._runner
+        return self.loaded
 
     def is_alive(self) -> bool:
         """Whether it is loaded and its workers answer."""
-        return self._runner is not None and self._runner.is_alive()
+        return self.loaded is not None and self.loaded.is_alive()
 
     def observe_batch(self, batch: BatchRecord) -> None:
         """Counts one run of the model; called on the workers' threads."""
@@ -88,7 +84,7 @@ class ServedModel:
 
     def start(self, runner: Runner, load_seconds: float = 0.0) -> Mapping[str, str]:
         """Answers requests from now on; returns what the log says of the model."""
-        self._runner, self.failure = runner, ""
+        self.loaded, self.failure = runner, ""
         self.name = runner.name = self.alias or runner.manifest.model
         self.metrics = self._all_metrics.of_model(self.name)
         manifest, runtime = runner.manifest, runner.runtime
@@ -120,10 +116,6 @@ class ServedModel:
         )
         return {"model": self.name, **labels}
 
-    def fail(self, message: str) -> None:
-        """Notes why it cannot answer; the others go on."""
-        self.failure = message
-
     def show_failure(self) -> None:
         """Has the metrics say that it is not ready."""
         self._all_metrics.of_model(self.name).watch({names.MODEL_READY: lambda: float(self.is_alive())})
@@ -149,21 +141,19 @@ class ServedModel:
 Load = Callable[[ServedModel], Awaitable[None]]
 
 
-async def _cannot_load(model: ServedModel) -> None:
-    model.fail("nothing here loads models")
-
-
 class Models:
     """All models of the process, by name.
 
     Attributes:
-        load: loads a model and has it answer; one that fails says why. Set by the server.
+        load: loads a model and has it answer; a failure is noted in the model. Set by the server.
         are_several: whether there is, or ever was, more than one. Then no name stands for another model.
 
     Args:
         settings: which they are.
         metrics: of the app.
     """
+
+    load: Load
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
@@ -172,7 +162,6 @@ class Models:
         self._by_name: dict[str, ServedModel] = {}
         self._changing = asyncio.Lock()
         self._cores = CoreShares(usable_cores() // settings.intra_op_threads)
-        self.load: Load = _cannot_load
         self.are_several = len(self._served) > 1
         self.update()
 
@@ -189,7 +178,7 @@ class Models:
         """
         self._by_name = {model.name: model for model in self._served}
         for model in self._served:
-            if (runner := model.loaded) is not None:
+            if runner := model.loaded:
                 self._by_name.setdefault(runner.manifest.model, model)
                 if self.are_several and model.cores is None:
                     model.cores = self._cores.join()
@@ -277,8 +266,8 @@ class Models:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await model.unused()
-        if (runner := model.loaded) is not None:
-            await asyncio.to_thread(runner.close, timeout)
+        if model.loaded:
+            await asyncio.to_thread(model.loaded.close, timeout)
         if model.cores is not None:
             self._cores.leave(model.cores)
         self._metrics.forget_model(model.name)
@@ -303,12 +292,10 @@ class Models:
             NotReady: no model is loaded, so none has its name yet.
         """
         self.check_loaded()
-        found = self._by_name.get(name)
-        if found is None:
-            served = ", ".join(model.name for model in self)
-            verb = "is" if len(self) == 1 else "are"
-            raise ModelNotFound(f"no such model; {served} {verb} served here", param="model")
-        return found
+        if name in self._by_name:
+            return self._by_name[name]
+        served, verb = ", ".join(model.name for model in self), "is" if len(self) == 1 else "are"
+        raise ModelNotFound(f"no such model; {served} {verb} served here", param="model")
 
     def early_refusal(self, tokens: int, others: int = 0, refused: int = 0) -> Overloaded | None:
         """Why every model's queue would refuse a request, before its body is read: see `Batcher.early_refusal`.
@@ -317,13 +304,8 @@ class Models:
             NotReady: no model is loaded.
         """
         self.check_loaded()
-        loaded = [model.loaded for model in self if model.loaded is not None]
-        refusal = None
-        for runner in loaded:
-            refusal = runner.early_refusal(tokens, others, refused)
-            if refusal is None:
-                return None
-        return refusal
+        refusals = [model.loaded.early_refusal(tokens, others, refused) for model in self if model.loaded]
+        return None if None in refusals else refusals[-1]
 
     def check_loaded(self) -> None:
         """Raises `NotReady` unless some model is loaded."""
@@ -336,4 +318,4 @@ class Models:
 
     def are_all_alive(self) -> bool:
         """Whether the workers of every loaded model answer: a run that hangs is cured by a new process alone."""
-        return all(model.is_alive() for model in self if model.loaded is not None)
+        return all(model.is_alive() for model in self if model.loaded)

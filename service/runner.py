@@ -6,11 +6,12 @@ It knows no HTTP. The order of loading is the order of trust: every file's hash 
 import asyncio
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from model.artifact import EXPLAIN_GRAPH, HEADS, MANIFEST, ONNX_RUNTIME, OPENVINO, TOKENIZER, Artifact, Manifest
 from model.config import EncoderConfig
@@ -99,14 +100,13 @@ class Runner:
         directory: Path | str,
         settings: Settings | None = None,
         *,
-        on_batch: Callable[[BatchRecord], None] | None = None,
+        on_batch: Callable[[BatchRecord], object] = lambda _: None,
     ) -> Self:
         """Verifies, loads and warms up an artifact. Blocks for as long as that takes.
 
         Args:
             directory: the artifact.
-            settings: threads and the sizes of batches and queue; with None they are the defaults, nothing is refused
-                for having to wait, and no run counts as hanging, however slow the machine.
+            settings: threads and the sizes of batches and queue; None as `unhurried` has them.
             on_batch: called on a worker's thread after every batch.
 
         Raises:
@@ -114,9 +114,7 @@ class Runner:
             Exception: the backend's own, where the graph does not load or run.
         """
         directory = Path(directory)
-        settings = settings or Settings.model_construct(
-            model=directory, max_queue_delay=math.inf, request_timeout=math.inf
-        )
+        settings = settings or unhurried(directory)
         artifact = Artifact.open(directory)
         runtime = plan_runtime(settings)
         warn_of_slow_precision(artifact.manifest, runtime.provider)
@@ -131,10 +129,11 @@ class Runner:
             artifact, workers=runtime.workers, intra_op_threads=runtime.intra_op_threads, provider=runtime.provider
         )
         backend.warm_up()
-        is_invariant = runtime.provider == "cpu" and not isinstance(backend, OpenVinoBackend)
-        runtime = replace(runtime, instructions=vector_instructions(), batch_invariant=is_invariant)
+        runtime = replace(runtime, instructions=vector_instructions())
         if isinstance(backend, OpenVinoBackend):
             runtime = replace(runtime, engine=OPENVINO, computes_in=backend.computes_in)
+        else:
+            runtime = replace(runtime, batch_invariant=runtime.provider == "cpu")
         batcher = make_batcher(backend, settings, workers=runtime.workers, on_batch=on_batch)
         runner = cls(artifact, tokenizer, batcher, runtime, make_decompositions(artifact, settings, runtime, on_batch))
         batcher.start()  # last: a folder that turns out to be broken leaves no threads, which would keep the backend
@@ -234,7 +233,7 @@ class Runner:
         note_stage("inference", submitted + found.queue_seconds)
         return found
 
-    def share_cores(self, share: CoreShare | None) -> None:
+    def share_cores(self, share: CoreShare) -> None:
         """Runs on the cores that other models of the process leave; from the next run on."""
         self.batcher.executor.cores = share
 
@@ -258,8 +257,15 @@ def _note_runs(submitted: float, results: Sequence[JobResult]) -> None:
         note_stage("inference", began, ended)
 
 
+def unhurried(directory: Path, **options: Any) -> Settings:
+    """Settings by which nothing is refused for having to wait, and no run hangs, however slow the machine."""
+    return Settings.model_construct(
+        model=directory, max_queue_delay=math.inf, max_queue_tokens=sys.maxsize, request_timeout=math.inf, **options
+    )
+
+
 def make_decompositions(
-    artifact: Artifact, settings: Settings, runtime: Runtime, on_batch: Callable[[BatchRecord], None] | None
+    artifact: Artifact, settings: Settings, runtime: Runtime, on_batch: Callable[[BatchRecord], object]
 ) -> DecompositionQueue | None:
     """The queue of texts to explain through the network; None if the artifact has no graph for it."""
     if EXPLAIN_GRAPH not in artifact.manifest.files:
@@ -273,12 +279,12 @@ def make_decompositions(
         load,
         threads=runtime.workers,
         max_delay=settings.max_queue_delay,
-        on_run=None if on_batch is None else lambda seconds: on_batch(BatchRecord(0, 0, 0, seconds)),
+        on_run=lambda seconds: on_batch(BatchRecord(0, 0, 0, seconds)),
     )
 
 
 def make_batcher(
-    backend: Backend, settings: Settings, *, workers: int, on_batch: Callable[[BatchRecord], None] | None = None
+    backend: Backend, settings: Settings, *, workers: int, on_batch: Callable[[BatchRecord], object]
 ) -> Batcher:
     """A batcher over a backend, as the settings say; not started."""
     return Batcher(

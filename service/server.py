@@ -288,7 +288,7 @@ class Server(HttpServer):
             self._report(runner, labels, seconds)
         except Exception as error:
             logger.debug("loading failed", exc_info=error)
-            model.fail(f"cannot load {model.directory}: {one_line(error)}")
+            model.failure = f"cannot load {model.directory}: {one_line(error)}"
 
     async def _load_on_thread(self, model: ServedModel) -> Runner:
         """Loads on a thread of its own, which the end of the process does not wait for."""

@@ -1,11 +1,10 @@
-"""How fast threads drain a queue, and so who may enter it: refused with a time to try again, or made to wait."""
+"""How fast threads drain a queue, and so who may enter it; others are told when to try again."""
 
-import asyncio
 import math
-from collections import deque
 
 from service.errors import Overloaded
 
+CLOSED = "this process no longer takes work; another one may"
 _DECAY = 0.98  # weight of the past at every batch: about fifty batches, under a second of one loaded core
 _UNKNOWN = 1.0  # seconds to wait before anything was measured
 _MAX_RATIO = 16  # to the usual length of a run; one that takes longer was held up and says nothing about others
@@ -71,44 +70,9 @@ def delay_refusal(
     """
     delay = rate.seconds_for(ahead, workers)
     patience = min(max_delay + _PATIENCE * rate.seconds_for(tokens, workers), time_left)
-    if delay <= patience:
+    if not delay or delay <= patience:  # with nothing ahead it is tried: only a run shows how fast runs are by now
         return None
     excess = round(ahead * (delay - patience) / delay)
     return Overloaded(
         f"the expected wait is {delay:.2f} s; try again later", retry_after=rate.retry_after(excess + again, workers)
     )
-
-
-class TokenSemaphore:
-    """A semaphore that counts tokens. Callers that find no space wait, and are served in order. For one event loop."""
-
-    def __init__(self, tokens: int) -> None:
-        self._limit = tokens
-        self._held = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    async def acquire(self, tokens: int) -> None:
-        """Waits until there is space; more tokens than the limit wait until no others are held."""
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((tokens, turn))
-        self._grant()
-        try:
-            await turn
-        except asyncio.CancelledError:
-            self.release(0 if turn.cancelled() else tokens)  # it may have been granted without having run since
-            raise
-
-    def release(self, tokens: int) -> None:
-        """Gives tokens back, for others."""
-        self._held -= tokens
-        self._grant()
-
-    def _grant(self) -> None:
-        while self._waiting:
-            tokens, turn = self._waiting[0]
-            if not turn.done():  # a cancelled caller's turn is passed over
-                if self._held and self._held + tokens > self._limit:
-                    return
-                self._held += tokens
-                turn.set_result(None)
-            self._waiting.popleft()

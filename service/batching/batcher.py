@@ -10,10 +10,9 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
 
-from service.batching.admission import delay_refusal
-from service.batching.executor import UNAVAILABLE, BatchExecutor
+from service.batching.admission import CLOSED, delay_refusal
+from service.batching.executor import BatchExecutor
 from service.batching.jobs import Job, JobResult, PendingRequest
 from service.batching.queue import BatchLimits, JobQueue
 from service.errors import DeadlineExceeded, NotReady, Overloaded, ServiceError, TooLarge
@@ -53,18 +52,16 @@ class Batcher:
         max_batch_tokens: int,
         max_queue_tokens: int,
         max_queue_delay: float = math.inf,
-        on_batch: Callable[[BatchRecord], None] | None = None,
+        on_batch: Callable[[BatchRecord], object] = lambda _: None,
         max_padding: float = 0.25,
         max_run_seconds: float = 60.0,
     ) -> None:
-        if workers < 1 or max_queue_tokens < 1:
-            raise ValueError(f"workers and max_queue_tokens are {workers}, {max_queue_tokens}: expected at least 1")
         limits = BatchLimits(
             max_tokens=max_batch_tokens, max_padding=max_padding, max_pairs=_MAX_PAIRS, max_full_padding=_FULL_PADDING
         )
         self.max_queue_tokens = max_queue_tokens
         self._max_queue_delay = max_queue_delay
-        self._state: Literal["new", "open", "closed"] = "new"
+        self._is_open = False
         self._lock = threading.Lock()
         self._queue: JobQueue[PendingRequest] = JobQueue(limits)
         self.executor = BatchExecutor(
@@ -74,7 +71,7 @@ class Batcher:
     def start(self) -> None:
         """Starts the workers; once."""
         self.executor.start()
-        self._state = "open"
+        self._is_open = True
 
     async def submit(self, jobs: Sequence[Job], *, deadline: float | None = None) -> list[JobResult]:
         """Runs the texts of one request and returns their results in the same order.
@@ -144,7 +141,7 @@ class Batcher:
 
     def is_alive(self) -> bool:
         """Whether every worker thread lives and none has been in one run for too long."""
-        return self._state == "open" and self.executor.is_alive()
+        return self._is_open and self.executor.is_alive()
 
     def close(self, timeout: float) -> bool:
         """Takes nothing more, finishes the queued texts, joins the workers and closes the backend. Blocks.
@@ -154,8 +151,8 @@ class Batcher:
             time, when there is nothing to do.
         """
         with self._lock:
-            before, self._state = self._state, "closed"
-        return before == "closed" or self.executor.close(timeout)
+            was_open, self._is_open = self._is_open, False
+        return not was_open or self.executor.close(timeout)
 
     def _enqueue(self, request: PendingRequest) -> None:
         """Queues a request, or refuses it before anything of it is queued."""
@@ -174,8 +171,8 @@ class Batcher:
             del refusal  # it holds this frame, which would hold it until a collection of garbage finds them
 
     def _refusal(self, request: PendingRequest, tokens: int, now: float) -> ServiceError | None:
-        if self._state != "open":
-            return NotReady(UNAVAILABLE)
+        if not self._is_open:
+            return NotReady(CLOSED)
         if not request.is_wanted(now):
             return DeadlineExceeded()
         if tokens > self.max_queue_tokens:
@@ -201,16 +198,14 @@ class Batcher:
         )
 
     def _expire(self, request: PendingRequest) -> None:
-        with self._lock:
-            has_failed = request.fail(DeadlineExceeded())
-            if has_failed:
-                self._queue.remove(request)
-                self.executor.cancel_unwanted_runs()
-        if has_failed:
+        if self._withdraw(request, DeadlineExceeded()):
             request.resolve()
 
-    def _withdraw(self, request: PendingRequest) -> None:
+    def _withdraw(self, request: PendingRequest, error: DeadlineExceeded | None = None) -> bool:
+        """Ends a request that is not settled yet; returns whether it was not."""
         with self._lock:
-            request.is_settled = True
-            self._queue.remove(request)
-            self.executor.cancel_unwanted_runs()
+            was_waiting = request.fail(error)
+            if was_waiting:
+                self._queue.remove(request)
+                self.executor.cancel_unwanted_runs()
+        return was_waiting

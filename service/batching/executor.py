@@ -9,10 +9,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 
-from service.batching.admission import DrainRate
+from service.batching.admission import CLOSED, DrainRate
 from service.batching.jobs import Job, PendingRequest, collate, deliver, separate
 from service.batching.queue import JobQueue, QueuedText
 from service.errors import InferenceFailed, NotReady, ServiceError
@@ -23,7 +24,6 @@ from service.observability.stages import BatchRecord
 logger = logging.getLogger(__name__)
 
 FAILED = "inference failed; the log has the details"
-UNAVAILABLE = "this process no longer takes work; another one may"
 WORKER_NICE = 5
 _MIN_SHARE = 64  # tokens; MiniLM-L6 takes 2.1 (fp32) or 2.5 times (int8) as long for each of 8 tokens run alone
 _CANCEL_SECONDS = 1.0  # for a run to end early; ONNX Runtime looks up before every node, and few take longer
@@ -53,18 +53,6 @@ class Worker:
         self.retries: deque[QueuedText[PendingRequest]] = deque()
         self.cancellation = Cancellation()
 
-    def begin(self, texts: list[QueuedText[PendingRequest]], now: float) -> None:
-        """Notes the texts of the run that begins now."""
-        self.running = texts
-        self.jobs = [text.request.jobs[text.index] for text in texts]
-        self.cancellation = Cancellation()
-        self.busy_since = now
-
-    def rest(self) -> None:
-        """Notes that nothing runs, and lets go of what ran."""
-        self.busy_since = None
-        self.running, self.jobs, self.cancellation = [], [], Cancellation()
-
 
 class BatchExecutor:
     """Runs batches from a queue on worker threads, and settles requests where runs fail.
@@ -72,7 +60,7 @@ class BatchExecutor:
     Attributes:
         size: worker threads.
         rate: how fast they work.
-        cores: shared with other models of the process; None if there are none.
+        cores: shared with other models of the process, if there are any; entered around each run.
         workers: the threads.
 
     Args:
@@ -88,12 +76,12 @@ class BatchExecutor:
         lock: threading.Lock,
         *,
         size: int,
-        on_batch: Callable[[BatchRecord], None] | None,
+        on_batch: Callable[[BatchRecord], object],
         max_run_seconds: float,
     ) -> None:
         self.size = size
         self.rate = DrainRate()
-        self.cores: CoreShare | None = None
+        self.cores: AbstractContextManager[object] = nullcontext()
         self.workers = [Worker(f"polyhead-worker-{index}", self._work) for index in range(size)]
         self._backend = backend
         self._queue = queue
@@ -105,11 +93,7 @@ class BatchExecutor:
         self._is_closing = False
 
     def start(self) -> None:
-        """Starts the threads.
-
-        Raises:
-            RuntimeError: the system gives none.
-        """
+        """Starts the threads; RuntimeError where the system gives none."""
         for worker in self.workers:
             worker.thread.start()
 
@@ -158,32 +142,26 @@ class BatchExecutor:
     def _join(self, timeout: float) -> bool:
         """Waits for the workers' ends; whether all came in time."""
         deadline = time.monotonic() + timeout
-        started = [worker.thread for worker in self.workers if worker.thread.ident is not None]
-        for thread in started:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in started)
+        for worker in self.workers:
+            worker.thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(worker.thread.is_alive() for worker in self.workers)
 
     def _work(self, worker: Worker) -> None:
         lower_thread_priority(WORKER_NICE)  # with every core computing, the event loop would wait for its turn
         while self._begin_next(worker):
-            if (cores := self.cores) is None:
+            with self.cores:
                 self._run(worker)
-                continue
-            cores.begin()
-            try:
-                self._run(worker)
-            finally:
-                cores.end()
 
     def _begin_next(self, worker: Worker) -> bool:
         """Gives a worker the next texts that anybody wants, waiting for some; False when there will be none."""
         with self._lock:
-            worker.rest()
+            worker.busy_since, worker.running, worker.jobs = None, [], []
             while True:
                 now = time.monotonic()
                 texts = [worker.retries.popleft()] if worker.retries else self._queue.take(self._share())
                 if wanted := [text for text in texts if text.request.is_wanted(now)]:
-                    worker.begin(wanted, now)
+                    worker.running, worker.jobs = wanted, [text.request.jobs[text.index] for text in wanted]
+                    worker.busy_since, worker.cancellation = now, Cancellation()
                     return True
                 if not texts:
                     if self._is_closing:
@@ -221,7 +199,7 @@ class BatchExecutor:
             results = separate(jobs, output, queue_seconds=waits, inference_seconds=seconds)
         except BaseException as error:  # the backend may raise anything; whatever it is, the worker goes on
             worker.free_since = time.monotonic()
-            self._report(BatchRecord(0, 0, 0, time.monotonic() - started))
+            self._on_batch(BatchRecord(0, 0, 0, time.monotonic() - started))
             if worker.cancellation.is_cancelled:
                 return  # no request waits for any of these texts
             self._fail(worker, texts, error)
@@ -233,7 +211,7 @@ class BatchExecutor:
             pairs = zip(texts, results, strict=True)
             completed = [text.request for text, result in pairs if text.request.complete(text.index, result)]
         deliver(completed)
-        self._report(BatchRecord(len(jobs), tokens, batch.input_ids.size, seconds))
+        self._on_batch(BatchRecord(len(jobs), tokens, batch.input_ids.size, seconds))
 
     def _fail(self, worker: Worker, texts: list[QueuedText[PendingRequest]], error: BaseException) -> None:
         longest = max(text.length for text in texts)
@@ -242,37 +220,20 @@ class BatchExecutor:
             if len(texts) > 1:
                 worker.retries.extend(texts)
                 return
-            self._fail_requests({text.request for text in texts}, InferenceFailed, FAILED, error)
-
-    def _report(self, record: BatchRecord) -> None:
-        if self._on_batch is None:
-            return
-        try:
-            self._on_batch(record)
-        except Exception:  # what counts batches must not end the worker that runs them
-            logger.exception("the batch callback failed")
+            self._fail_request(texts[0].request, InferenceFailed(FAILED), error)
 
     def _abandon(self) -> None:
         """Fails the queued requests and those that the workers have taken. Lock held."""
         taken = {text.request for worker in self.workers for text in (*worker.running, *worker.retries)}
-        self._fail_requests([*taken, *self._queue.requests()], NotReady, UNAVAILABLE)
+        for request in (*taken, *self._queue.requests()):
+            self._fail_request(request, NotReady(CLOSED))
 
-    def _fail_requests(
-        self,
-        requests: Iterable[PendingRequest],
-        kind: type[ServiceError],
-        message: str,
-        cause: BaseException | None = None,
-    ) -> None:
-        """Fails requests at once, dropping what they have in the queue. Lock held."""
-        failed = []
-        for request in requests:
-            error = kind(message)
-            error.__cause__ = cause
-            if request.fail(error):
-                self._queue.remove(request)
-                failed.append(request)
-        deliver(failed)
+    def _fail_request(self, request: PendingRequest, error: ServiceError, cause: BaseException | None = None) -> None:
+        """Fails a request at once, dropping what it has in the queue. Lock held."""
+        error.__cause__ = cause
+        if request.fail(error):
+            self._queue.remove(request)
+            deliver([request])
 
 
 KEPT_SECONDS = 0.2  # after a run, that its core is left to its model: the next request of a steady client is there
@@ -312,14 +273,14 @@ class CoreShares:
 
 
 class CoreShare:
-    """One model's part. Its workers call it around each run."""
+    """One model's part, entered around each run."""
 
     def __init__(self, shares: CoreShares) -> None:
         self._shares = shares
         self._running = self._used = 0
         self._kept_until = 0.0
 
-    def begin(self) -> None:
+    def __enter__(self) -> None:
         """Waits until the model may run on one core more."""
         shares = self._shares
         with shares.changed:
@@ -328,7 +289,7 @@ class CoreShare:
             self._running += 1
             self._keep()
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """That run has ended."""
         with self._shares.changed:
             self._keep()

@@ -28,18 +28,16 @@ class Cancellation:
     def cancel(self) -> None:
         """Ends the run early if its backend can."""
         with self._lock:
-            callback = None if self.is_cancelled else self._callback
+            if not self.is_cancelled and self._callback is not None:
+                self._callback()
             self.is_cancelled = True
-        if callback is not None:
-            callback()
 
-    def on_cancel(self, callback: Callable[[], None]) -> None:
-        """Calls the callback when the run is cancelled; at once if it already is."""
+    def on_cancel(self, callback: Callable[[], None] | None) -> None:
+        """Calls the callback when the run is cancelled, at once if it already is; None once the run has ended."""
         with self._lock:
             self._callback = callback
-            is_late = self.is_cancelled
-        if is_late:
-            callback()
+            if callback is not None and self.is_cancelled:
+                callback()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Batch:
         wants_norms: whether the value norms of these attention layers are returned.
         head_gates: [B, sum of all layers' heads], first layer first, factors on what each head adds; None for heads as
             they are.
-        cancellation: ends the run early once no client waits for its output; None for a run that is always finished.
+        cancellation: ends the run early once no client waits for its output.
         token_type_ids: [B, S], for models that tell the texts of a pair apart; None for all zeros.
         seen_lengths: [B], tokens a row that others see, for models that expand queries; None for all.
     """
@@ -65,7 +63,7 @@ class Batch:
     wants_tokens: bool = False
     wants_norms: bool = False
     head_gates: Float32Array | None = None
-    cancellation: Cancellation | None = None
+    cancellation: Cancellation = field(default_factory=Cancellation)
     token_type_ids: Int64Array | None = None
     seen_lengths: Int64Array | None = None
 

@@ -11,6 +11,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # releases since 1.29 report by defau
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -94,7 +95,6 @@ class OnnxBackend:
         self._large_output_at: float | None = None
         self._feeds = plan_feeds(artifact)
         self._session = load_session(artifact, GRAPH, intra_op_threads=intra_op_threads, provider=provider)
-        _check_names(artifact, self._session)
         if provider == "cuda":
             _check_cuda_runs(self._session)
 
@@ -141,9 +141,9 @@ class OnnxBackend:
             Exception: whatever ONNX Runtime raises; such an artifact does not run here.
         """
         for length in warm_up_lengths(self._max_length):
-            self.run(_blank_batch(length))
-        layers, length = tuple(range(self._num_layers)), min(8, self._max_length)
-        self.run(_blank_batch(length, layers, wants_tokens=True, wants_norms=self._has_norms))
+            self.run(blank_batch(length))
+        layers, short = tuple(range(self._num_layers)), blank_batch(min(8, self._max_length))
+        self.run(replace(short, attention_layers=layers, wants_tokens=True, wants_norms=self._has_norms))
 
     def operators(self) -> dict[str, list[str]]:
         """The operators of the nodes that each provider runs."""
@@ -209,11 +209,9 @@ def _layer_mask(layers: tuple[int, ...], num_layers: int) -> NDArray[np.bool_]:
     return mask
 
 
-def _blank_batch(
-    length: int, layers: tuple[int, ...] = (), *, wants_tokens: bool = False, wants_norms: bool = False
-) -> Batch:
-    input_ids, lengths = np.zeros((1, length), np.int64), np.array([length], np.int64)
-    return Batch(input_ids, lengths, layers, wants_tokens, wants_norms)
+def blank_batch(length: int) -> Batch:
+    """One text of this many tokens."""
+    return Batch(np.zeros((1, length), np.int64), np.array([length]))
 
 
 def _real_tokens(output: Float32Array, lengths: Int64Array) -> list[Float32Array]:
@@ -288,15 +286,12 @@ def _session_options(intra_op_threads: int, provider: str, *, fits_16_bits: bool
     return options
 
 
-def _run_options(cancellation: Cancellation | None, *, shrinks: bool) -> onnxruntime.RunOptions | None:
-    """Options of a run that can be cancelled, or shrinks the arena; None for neither."""
-    if not shrinks and cancellation is None:
-        return None
+def _run_options(cancellation: Cancellation, *, shrinks: bool) -> onnxruntime.RunOptions:
+    """Options of a run that can be cancelled, and shrinks the arena or not."""
     options = onnxruntime.RunOptions()
     if shrinks:
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-    if cancellation is not None:
-        cancellation.on_cancel(lambda: setattr(options, "terminate", True))  # looked at before every node
+    cancellation.on_cancel(lambda: setattr(options, "terminate", True))  # looked at before every node
     return options
 
 
@@ -305,19 +300,6 @@ def _operators(session: onnxruntime.InferenceSession) -> dict[str, list[str]]:
     for graph in session.get_provider_graph_assignment_info():
         found.setdefault(graph.ep_name, []).extend(node.op_type for node in graph.get_nodes())
     return found
-
-
-def _check_names(artifact: Artifact, session: onnxruntime.InferenceSession) -> None:
-    """Refuses a graph whose inputs or outputs are not what its manifest says."""
-    manifest, path = artifact.manifest, artifact.path(GRAPH)
-    found = {entry.name for entry in session.get_inputs()}
-    if found != set(manifest.inputs):
-        raise ArtifactError(f"{path} has inputs {', '.join(sorted(found))}, its manifest says {manifest.inputs}")
-    layers = range(manifest.config.num_layers)
-    wanted = {manifest.task_output, LAST_HIDDEN_STATE, *map(attentions_name, layers)}
-    wanted |= set(map(value_norms_name, layers)) if NORM_LAYERS in manifest.inputs else set()
-    if missing := sorted(wanted - {entry.name for entry in session.get_outputs()}):
-        raise ArtifactError(f"{path} lacks outputs {', '.join(missing)}; export it again")
 
 
 def _check_cuda_runs(session: onnxruntime.InferenceSession) -> None:

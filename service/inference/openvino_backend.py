@@ -18,8 +18,15 @@ import numpy as np
 
 from model.artifact import OPENVINO, PLAIN_GRAPH, Artifact, ArtifactError
 from model.processor import compile_in_openvino
-from service.inference.backend import Batch, BatchOutput, Cancellation
-from service.inference.onnx_backend import SPLITS, OnnxBackend, ProviderUnavailable, plan_feeds, warm_up_lengths
+from service.inference.backend import Batch, BatchOutput
+from service.inference.onnx_backend import (
+    SPLITS,
+    OnnxBackend,
+    ProviderUnavailable,
+    blank_batch,
+    plan_feeds,
+    warm_up_lengths,
+)
 from service.machine import lower_thread_priority
 
 _NICE = 5  # of OpenVINO's threads, which inherit it from the thread that starts them; the workers' own
@@ -81,14 +88,13 @@ class OpenVinoBackend:
             return self._full_backend().run(batch)
         with self._lock:
             request = self._idle.pop() if self._idle else self._compiled.create_infer_request()
-        run = _CancellableRun(request)
-        if batch.cancellation is not None:
-            batch.cancellation.on_cancel(run.cancel)
         try:
-            run.infer({name: feed(batch) for name, feed in self._feeds}, batch.cancellation)
+            request.start_async({name: feed(batch) for name, feed in self._feeds}, share_inputs=True)
+            batch.cancellation.on_cancel(request.cancel)
+            request.wait()
             found = np.array(request.get_tensor(self._output).data)  # the request's own memory is used again
         finally:
-            run.end()
+            batch.cancellation.on_cancel(None)  # one that comes late must not end the next run
         with self._lock:  # one that failed or was cancelled is dropped
             self._idle.append(request)
         return BatchOutput(self._split(found, batch.lengths), None, {})
@@ -100,7 +106,7 @@ class OpenVinoBackend:
             Exception: whatever OpenVINO raises; such an artifact does not run here.
         """
         for length in warm_up_lengths(self._artifact.manifest.max_sequence_length):
-            self.run(Batch(np.zeros((1, length), np.int64), np.array([length], np.int64)))
+            self.run(blank_batch(length))
 
     def close(self) -> None:
         """Frees both engines; runs that are under way keep theirs until they end."""
@@ -116,35 +122,6 @@ class OpenVinoBackend:
                 self._artifact.check()  # the folder may hold another model by now
                 self._full = OnnxBackend(self._artifact, intra_op_threads=self._intra_op_threads)
             return self._full
-
-
-class _CancellableRun:
-    """One use of an inference request: a cancellation that comes late must not end the next one's."""
-
-    def __init__(self, request: Any) -> None:
-        self._request = request
-        self._lock = threading.Lock()
-        self._is_running = False
-
-    def infer(self, feeds: dict[str, Any], cancellation: Cancellation | None) -> None:
-        """Computes; raises if it was cancelled."""
-        with self._lock:
-            if cancellation is not None and cancellation.is_cancelled:
-                raise RuntimeError("cancelled before it began")
-            self._request.start_async(feeds, share_inputs=True)
-            self._is_running = True
-        self._request.wait()
-
-    def cancel(self) -> None:
-        """Ends the computation, unless it has ended."""
-        with self._lock:
-            if self._is_running:
-                self._request.cancel()
-
-    def end(self) -> None:
-        """Lets go of the request."""
-        with self._lock:
-            self._is_running = False
 
 
 def load_backend(

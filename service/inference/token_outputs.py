@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact import FURTHER_OUTPUTS, Artifact, ArtifactError
+from model.artifact import FURTHER_OUTPUTS, Artifact
 from service.inference.backend import Float32Array, Int64Array
 
 
@@ -35,25 +35,10 @@ class TokenOutputs:
 
     @classmethod
     def load(cls, artifact: Artifact) -> Self | None:
-        """Reads the artifact's layers; None if it has none.
-
-        Raises:
-            ArtifactError: the file does not hold layers of this network.
-        """
-        sizes, hidden = artifact.manifest.token_outputs, artifact.manifest.config.hidden_size
-        if not sizes:
+        """Reads the artifact's layers; None if it has none."""
+        if not artifact.manifest.token_outputs:
             return None
-        found = _read(artifact)
-        expected = {
-            "sparse_weight": (hidden,),
-            "sparse_bias": (1,),
-            "vector_weight": (hidden, sizes["multi_vector"]),
-            "vector_bias": (sizes["multi_vector"],),
-        }
-        ids = found.pop("unweighted_ids", np.empty(0, np.int64))
-        if {name: array.shape for name, array in found.items()} != expected:
-            raise ArtifactError(f"{artifact.path(FURTHER_OUTPUTS)} holds no layers of this network; export it again")
-        return cls(**found, unweighted_ids=ids)
+        return cls(**{"unweighted_ids": np.empty(0, np.int64), **_read(artifact)})
 
     def words(self, hidden: Float32Array, ids: Int64Array) -> dict[str, NDArray[Any]]:
         """The words of a text and their weights: `indices`, ascending, and `values`, both [words].
@@ -88,16 +73,10 @@ class QueryTable:
 
     @classmethod
     def load(cls, artifact: Artifact, ends: tuple[int | None, int | None]) -> Self | None:
-        """Reads the artifact's table; None if the network reads its queries.
-
-        Raises:
-            ArtifactError: the file does not hold a table.
-        """
+        """Reads the artifact's table; None if the network reads its queries."""
         if not artifact.manifest.query_table:
             return None
-        weights, vocab_size = _read(artifact).get("query_weights"), artifact.manifest.config.vocab_size
-        if weights is None or weights.ndim != 1 or len(weights) > vocab_size:
-            raise ArtifactError(f"{artifact.path(FURTHER_OUTPUTS)} holds no table of weights; export it again")
+        weights, vocab_size = _read(artifact)["query_weights"], artifact.manifest.config.vocab_size
         return cls(np.pad(weights, (0, vocab_size - len(weights))), ends)  # networks may have more ids than words
 
     def words(self, ids: Int64Array) -> Float32Array:
@@ -110,9 +89,5 @@ class QueryTable:
 
 
 def _read(artifact: Artifact) -> dict[str, NDArray[Any]]:
-    path = artifact.path(FURTHER_OUTPUTS)
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
-        raise ArtifactError(f"{path} cannot be read: {error}") from error
+    with np.load(artifact.path(FURTHER_OUTPUTS), allow_pickle=False) as file:
+        return dict(file)

@@ -75,11 +75,7 @@ class CallLoop:
 
 
 def _start_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
-    """An event loop that runs on a thread of its own.
-
-    Raises:
-        RuntimeError: the system starts no thread.
-    """
+    """An event loop that runs on a thread of its own; RuntimeError where the system starts none."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=_run_loop, args=(loop,), name="engine", daemon=True)
     try:

@@ -4,7 +4,6 @@ import asyncio
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
@@ -17,7 +16,6 @@ from service.answers.attention import add_blocks, attention_picture
 from service.answers.explained import Explained, ExplainedScore, compare, compare_through_network, explain_score
 from service.answers.scores import similarities
 from service.answers.vectors import empty_vectors
-from service.batching.admission import TokenSemaphore
 from service.batching.jobs import JobResult
 from service.errors import WrongTask
 from service.inference.backend import Float32Array, Int64Array, TokenParts
@@ -31,7 +29,8 @@ from service.tokenization.rows import TokenizedInput, all_windows
 
 PORTION_TEXTS = 256  # tokenised at once, while the workers run the portion before
 
-QUEUED_TOKENS = 32_768  # of one engine's calls, in the queue at once: enough to find texts of equal length among
+PART_TOKENS, PARTS_AT_ONCE = 4096, 8
+"""What a call has in the queue at once: enough to find texts of equal length among."""
 
 NO_IDS = np.empty(0, dtype=np.int64)
 
@@ -127,27 +126,6 @@ def empty_result(plan: EncodePlan, manifest: Manifest) -> Encoded[Any, Any]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Queueing:
-    """Runs the calls of one engine, and how much of them may be in the queue.
-
-    Attributes:
-        runner: tokenises and runs.
-        space: shared by all calls.
-        tokens: that the space holds.
-    """
-
-    runner: Runner
-    space: TokenSemaphore
-    tokens: int
-
-    @classmethod
-    def of(cls, runner: Runner) -> "Queueing":
-        """Space for the calls of one engine."""
-        tokens = min(QUEUED_TOKENS, runner.batcher.max_queue_tokens)
-        return cls(runner, TokenSemaphore(tokens), tokens)
-
-
 class EncodeCall:
     """One call.
 
@@ -164,7 +142,7 @@ class EncodeCall:
 
     def __init__(
         self,
-        queueing: Queueing,
+        runner: Runner,
         plan: EncodePlan,
         names: InputNames,
         progress: Progress | None = None,
@@ -173,14 +151,13 @@ class EncodeCall:
         role: TextRole | None = None,
         keeps_ids: bool = False,
     ) -> None:
-        self._queueing = queueing
-        self._runner = queueing.runner
+        self._runner = runner
         self._plan = plan
         self._names = names
         self._progress = progress
         self._role = role
         self._most_tokens = most_tokens or (None if role is None else role.most_tokens)
-        self._encoded = empty_result(plan, self._runner.manifest)
+        self._encoded = empty_result(plan, runner.manifest)
         self._keeps_ids = keeps_ids
         self.input_ids: list[Int64Array] = [NO_IDS] * len(plan.inputs) if keeps_ids else []
 
@@ -190,22 +167,19 @@ class EncodeCall:
         Raises:
             ServiceError: whatever keeps one from being encoded.
         """
-        start = 0
+        start, space = 0, asyncio.Semaphore(PARTS_AT_ONCE)
         try:
             async with asyncio.TaskGroup() as group:
                 async for portion in self._portions():
-                    for part, tokens in cut(portion, self._queueing.tokens):
-                        await self._queueing.space.acquire(tokens)
+                    for part in cut(portion):
+                        await space.acquire()
                         running = group.create_task(self._run(part, start))
-                        running.add_done_callback(partial(self._release, tokens))
+                        running.add_done_callback(lambda _: space.release())
                         start += len(part)
         except BaseExceptionGroup as failed:
             error = failed.exceptions[0]
             raise error from error.__cause__  # and not from the group
         return self._encoded
-
-    def _release(self, tokens: int, _run: asyncio.Task[None]) -> None:
-        self._queueing.space.release(tokens)
 
     async def _portions(self) -> AsyncIterator[list[TokenizedInput]]:
         """The inputs as tokens, a portion at a time."""
@@ -229,7 +203,7 @@ class EncodeCall:
         place = slice(start, start + len(inputs))
         rows = inputs if self._plan.request.long_texts is None else all_windows(inputs)
         results: list[JobResult] = []
-        for part, _ in cut(rows, self._queueing.tokens):  # windows of a text may be more than the queue takes
+        for part in cut(rows):  # windows of a text may be many
             results += await self._runner.run(part, **self._plan.run_options)
         parts = None if not self._plan.decomposes else (await self._runner.decompose(inputs)).texts
         await asyncio.to_thread(self._put, inputs, results, parts, place)
@@ -252,36 +226,36 @@ class EncodeCall:
             encoded.attention[place] = answer["attention"]
 
 
-def cut(portion: Sequence[TokenizedInput], most: int) -> Iterator[tuple[list[TokenizedInput], int]]:
-    """A portion as runs of at most `most` tokens, each with how many it has; a longer text is a run alone."""
-    run: list[TokenizedInput] = []
+def cut(portion: Sequence[TokenizedInput]) -> Iterator[list[TokenizedInput]]:
+    """A portion as parts of at most `PART_TOKENS`; a longer text is a part alone."""
+    part: list[TokenizedInput] = []
     tokens = 0
     for item in portion:
         length = len(item.input_ids)
-        if run and tokens + length > most:
-            yield run, tokens
-            run, tokens = [], 0
-        run.append(item)
+        if part and tokens + length > PART_TOKENS:
+            yield part
+            part, tokens = [], 0
+        part.append(item)
         tokens += length
-    if run:
-        yield run, tokens
+    if part:
+        yield part
 
 
-async def score_all(queueing: Queueing, scoring: Scoring, progress: Progress | None) -> Scores:
+async def score_all(runner: Runner, scoring: Scoring, progress: Progress | None) -> Scores:
     """Scores all documents; `progress` is called with how many more are done.
 
     Raises:
         WrongTask: the model returns no score of two texts.
         ServiceError: whatever keeps one from being scored.
     """
-    manifest = queueing.runner.manifest
+    manifest = runner.manifest
     if reads_pairs(scoring, manifest):
         request, most = scoring.pair_request(), scoring.most_tokens_of_pair
         plan = plan_encoding(request, Inputs(text_pairs=request.pairs), manifest)
-        encoded = await EncodeCall(queueing, plan, scoring.names, progress, most_tokens=most).run()
+        encoded = await EncodeCall(runner, plan, scoring.names, progress, most_tokens=most).run()
         return encoded.scores[:, 0], add_blocks(encoded.attention)
-    queries, documents = texts_to_compare(scoring, manifest, queueing.runner.tokenizer.num_special_tokens)
-    calls = _vector_call(queueing, scoring, queries, None), _vector_call(queueing, scoring, documents, progress)
+    queries, documents = texts_to_compare(scoring, manifest, runner.tokenizer.num_special_tokens)
+    calls = _vector_call(runner, scoring, queries, None), _vector_call(runner, scoring, documents, progress)
     of_queries, of_documents = [await call.run() for call in calls]
     place_of = {query: place for place, query in enumerate(scoring.each_query_once())}
     places = [place_of[query] for query in scoring.one_each()]
@@ -290,10 +264,10 @@ async def score_all(queueing: Queueing, scoring: Scoring, progress: Progress | N
     return similarities(rows, of_documents.values, ids, manifest), None
 
 
-def _vector_call(queueing: Queueing, scoring: Scoring, texts: ScoredTexts, progress: Progress | None) -> EncodeCall:
-    manifest = queueing.runner.manifest
+def _vector_call(runner: Runner, scoring: Scoring, texts: ScoredTexts, progress: Progress | None) -> EncodeCall:
+    manifest = runner.manifest
     return EncodeCall(
-        queueing,
+        runner,
         plan_encoding(scoring.vector_request(manifest), texts.inputs, manifest),
         texts.names,
         progress,

@@ -238,15 +238,26 @@ def _as_scoring(queries: list[str], call: ScoringBody, query_name: str) -> Scori
 
 
 def _read(values: Any, *, is_paired: bool) -> Inputs:
+    if values == []:
+        return Inputs(text_pairs=()) if is_paired else Inputs(texts=())
     most = len(values) if isinstance(values, list) else 1
-    if is_paired:
-        return Inputs(text_pairs=()) if values == [] else read_pairs(values, max_texts=most)
-    return Inputs(texts=()) if values == [] else read_inputs(values, max_texts=most)
+    return (read_pairs if is_paired else read_inputs)(values, max_texts=most)
 
 
 def _texts(values: Any, name: str) -> Any:
+    """What a call names as texts, as JSON would hold it.
+
+    Raises:
+        Invalid: naming the first element that is not of the kind of the first; a table of missing values has some.
+    """
     texts = _as_json(_listed(values, name))
-    _refuse_other_elements(texts, name)
+    if not isinstance(texts, list) or not texts:
+        return texts
+    kind = type(texts[0])
+    for index, value in enumerate(texts):
+        if type(value) is not kind or kind not in {str, int, list}:
+            wanted = {str: "a text", int: "a token id", list: "a list"}.get(kind, "a text")
+            raise Invalid.at(f"{name}[{index}]", f"expected {wanted}, got {type(value).__name__}")
     return texts
 
 
@@ -268,21 +279,6 @@ def _listed(values: Any, name: str) -> Any:
     if isinstance(values, str | bytes | bytearray | memoryview | np.ndarray) or not isinstance(values, Iterable):
         return values
     return list(values)
-
-
-def _refuse_other_elements(values: Any, name: str) -> None:
-    """Names the first element that is not of the kind of the first; a table of missing values has some.
-
-    Raises:
-        Invalid: with its place.
-    """
-    if not isinstance(values, list) or not values:
-        return
-    kind = type(values[0])
-    for index, value in enumerate(values):
-        if type(value) is not kind or kind not in {str, int, list}:
-            wanted = {str: "a text", int: "a token id", list: "a list"}.get(kind, "a text")
-            raise Invalid.at(f"{name}[{index}]", f"expected {wanted}, got {type(value).__name__}")
 
 
 def _plain_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -243,19 +243,19 @@ async def _tokenize_rows(
             8 * sum(2 + len(first) + len(second) for first, second in pairs), join, deadline
         )
     rows: Sequence[Sequence[str]] = inputs.text_pairs or [(text,) for text in inputs.texts or ()]
+    common: Any = {"ids_only": ids_only, "deadline": deadline}
     try:
         if inputs.texts is not None and (overlap := options.get("overlap")) is not None:
-            return await tokenizer.encode_windows(inputs.texts, overlap, ids_only=ids_only, deadline=deadline)
-        if inputs.texts is not None and not from_start and most is None:
-            return await tokenizer.encode(inputs.texts, ids_only=ids_only, deadline=deadline)
-        return await tokenizer.encode_rows(
+            return await tokenizer.encode_windows(inputs.texts, overlap, **common)
+        if inputs.texts is not None:
+            return await tokenizer.encode(inputs.texts, from_start=from_start, most=most[0] if most else None, **common)
+        return await tokenizer.encode_pairs(
             rows,
             truncation=truncation,
             from_start=from_start,
             most=most,
             check_lengths=options.get("check_lengths"),
-            ids_only=ids_only,
-            deadline=deadline,
+            **common,
         )
     except TypeError:  # what the library says of half a surrogate pair, which no JSON brings here
         for index, row in enumerate(rows):
@@ -284,21 +284,13 @@ def as_tokenized(
 
 
 def check_ids(ids: TokenIds, name: str, *, vocab_size: int) -> None:
-    """Refuses token ids that the model does not have.
-
-    Raises:
-        Invalid: naming the input and the ids that there are.
-    """
+    """Refuses (Invalid) token ids that the model does not have."""
     if ids and (min(ids) < 0 or max(ids) >= vocab_size):
         raise Invalid.at(name, f"a token id is out of range, expected 0 to {vocab_size - 1}")
 
 
 def refuse_surrogates(texts: Sequence[str], name: str) -> None:
-    """Refuses a text with half of a surrogate pair, as a file read with `surrogateescape` has: no tokenizer takes it.
-
-    Raises:
-        Invalid: naming the text's place and the character's.
-    """
+    """Refuses (Invalid) half of a surrogate pair, as a file read with `surrogateescape` has: no tokenizer takes it."""
     for text in texts:
         try:
             text.encode()
@@ -307,16 +299,7 @@ def refuse_surrogates(texts: Sequence[str], name: str) -> None:
 
 
 def refuse_long_texts(inputs: Inputs, limit: int, *, names: InputNames = INPUTS) -> None:
-    """Refuses a text whose tokens would take too much memory to count, wherever it would be cut.
-
-    Args:
-        inputs: as they would be tokenised.
-        limit: most characters of one.
-        names: the caller's, for the error.
-
-    Raises:
-        TooLarge: naming the text's place and both numbers.
-    """
+    """Refuses (TooLarge) a text of more characters than the limit: its tokens would take too much memory to count."""
     rows = inputs.text_pairs or ((text,) for text in inputs.texts or ())
     for index, row in enumerate(rows):
         if (longest := max(map(len, row))) > limit:
@@ -326,11 +309,7 @@ def refuse_long_texts(inputs: Inputs, limit: int, *, names: InputNames = INPUTS)
 
 
 def refuse_truncated(tokenized: Sequence[TokenizedInput], *, names: InputNames = INPUTS) -> None:
-    """What `truncate: false` asks for.
-
-    Raises:
-        TooLarge: a text is longer than the model takes in its role; the message holds both lengths.
-    """
+    """Refuses (TooLarge) a text that is longer than the model takes in its role, as `truncate: false` asks for."""
     for index, item in enumerate(tokenized):
         if item.truncated:
             raise TooLarge.at(
@@ -340,11 +319,7 @@ def refuse_truncated(tokenized: Sequence[TokenizedInput], *, names: InputNames =
 
 
 def refuse_empty(tokenized: Sequence[TokenizedInput], *, names: InputNames = INPUTS) -> None:
-    """Refuses a text that is no token at all, where a tokenizer adds none of its own: there is nothing to pool.
-
-    Raises:
-        Invalid: naming the text's place.
-    """
+    """Refuses (Invalid) a text that is no token at all, where a tokenizer adds none of its own: nothing to pool."""
     for index, item in enumerate(tokenized):
         if not len(item.input_ids):
             raise Invalid.at(

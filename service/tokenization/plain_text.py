@@ -9,16 +9,11 @@ a fifth of the library's time.
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-import numpy as np
-from tokenizers import Encoding
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
-
-from service.tokenization.rows import RowTemplate, TokenizedInput
 
 _WORD = re.compile("[a-zA-Z0-9]+|[^a-zA-Z0-9 ]")
 _NOTHING = "(?!)"  # a pattern that no text has
@@ -27,23 +22,11 @@ _NOTHING = "(?!)"  # a pattern that no text has
 class PlainText:
     """Knows which texts need no normaliser, and tokenises them without. Shares the vocabulary of its tokenizer."""
 
-    def __init__(
-        self,
-        tokenizer: FastTokenizer,
-        template: RowTemplate,
-        *,
-        lowercase: bool,
-        truncation: dict[str, Any],
-        added: Iterable[str],
-    ) -> None:
-        self._has_lower_case = lowercase
+    def __init__(self, tokenizer: FastTokenizer, added: Iterable[str]) -> None:
+        self._has_lower_case = tokenizer.normalizer.lowercase
         self._added = re.compile("|".join(re.escape(token.lower()) for token in added) or _NOTHING)
         self._tokenizer = FastTokenizer(tokenizer.model)
         self._tokenizer.pre_tokenizer = tokenizer.pre_tokenizer
-        self._tokenizer.post_processor = tokenizer.post_processor
-        self._tokenizer.enable_truncation(**truncation)
-        self._first, self._last = (list(special.ids) for special in template.added)
-        self._room = truncation["max_length"] - template.num_added
         self._model = tokenizer.model
         longest = tokenizer.model.max_input_chars_per_word  # a longer word is unknown, in the vocabulary or not
         vocabulary = tokenizer.get_vocab(with_added_tokens=False)
@@ -53,21 +36,18 @@ class PlainText:
 
     @classmethod
     def of(cls, tokenizer: FastTokenizer) -> "PlainText | None":
-        """The shorter way of a tokenizer that truncates; None if it has none.
+        """The shorter way of a tokenizer; None if it has none.
 
         An added token beyond printable ASCII can be found in a text that looks plain: a newline is one split as good as
         another no longer, and `café` is normalised to `cafe`.
         """
-        normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
-        is_bert = isinstance(normalizer, BertNormalizer) and isinstance(splitter, BertPreTokenizer)
+        is_bert = (
+            isinstance(tokenizer.normalizer, BertNormalizer)
+            and isinstance(tokenizer.pre_tokenizer, BertPreTokenizer)
+            and isinstance(tokenizer.model, WordPiece)
+        )
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
-        if not (is_bert and isinstance(tokenizer.model, WordPiece) and all(map(_is_printable_ascii, added))):
-            return None
-        template = RowTemplate.of(tokenizer.encode("a"), 1)
-        truncation = tokenizer.truncation
-        if template is None or not truncation:
-            return None
-        return cls(tokenizer, template, lowercase=normalizer.lowercase, truncation=truncation, added=added)
+        return cls(tokenizer, added) if is_bert and all(map(_is_printable_ascii, added)) else None
 
     def prepare(self, text: str) -> str | None:
         """The text as the normaliser would leave it; None where that takes more than lower case.
@@ -82,30 +62,19 @@ class PlainText:
             return None
         return lower if self._has_lower_case else prepared
 
-    def tokenize(self, text: str) -> TokenizedInput | None:
-        """A short text's ids, cut to what the model takes; None for a text that `prepare` refuses."""
-        ids = self.ids(text)
-        if ids is None:
-            return None
-        row = [*self._first, *ids[: self._room], *self._last]
-        full_length = len(self._first) + len(ids) + len(self._last)
-        return TokenizedInput(
-            input_ids=np.array(row, dtype=np.int64),
-            truncated=len(row) < full_length,
-            full_length=full_length,
-            encoding=None,
-            sources=(text,),
-        )
+    def ids(self, texts: Sequence[str], *, are_short: bool) -> list[list[int] | None]:
+        """All tokens of each text, without special ones; None for a text that `prepare` refuses.
 
-    def ids(self, text: str) -> list[int] | None:
-        """All tokens of a short text, without special ones; None for a text that `prepare` refuses.
-
-        It holds the interpreter throughout. The library lets other threads in, which costs a short text more than
-        being tokenised, and saves a long one from holding up everyone.
+        Short texts hold the interpreter throughout. The library lets other threads in, which costs a short text more
+        than being tokenised, and saves a long one from holding up everyone.
         """
-        prepared = self.prepare(text)
-        if prepared is None:
-            return None
+        prepared = [self.prepare(text) for text in texts]
+        if are_short:
+            return [None if text is None else self._ids(text) for text in prepared]
+        encodings = iter(self._tokenizer.encode_batch_fast([text for text in prepared if text is not None]))
+        return [None if text is None else next(encodings).ids for text in prepared]
+
+    def _ids(self, prepared: str) -> list[int]:
         found: list[int] = []
         for word in _WORD.findall(prepared):
             token_id = self._whole_words.get(word)
@@ -114,10 +83,6 @@ class PlainText:
             else:
                 found.append(token_id)
         return found
-
-    def encode(self, prepared: Sequence[str]) -> list[Encoding]:
-        """Texts that `prepare` gave; only their ids match the text, offsets are not kept."""
-        return self._tokenizer.encode_batch_fast(prepared)
 
 
 def _is_printable_ascii(text: str) -> bool:

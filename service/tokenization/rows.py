@@ -6,6 +6,7 @@ Each text is tokenised by itself, so the query of a hundred documents is tokenis
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import Any, Literal, TypeVar
 
@@ -33,7 +34,7 @@ SEPARATOR = "\n"
 
 @dataclass(frozen=True, slots=True)
 class KeptEncoding:
-    """What is read of the `Encoding` of a text that was cut; the library's own holds on to all that was cut off.
+    """What is read of a row's tokens besides their ids; the library's own `Encoding` holds on to all that was cut off.
 
     Attributes:
         tokens: their texts.
@@ -48,7 +49,7 @@ class KeptEncoding:
     special_tokens_mask: list[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen, one takes a microsecond more to make
 class TokenizedInput:
     """One input as the model sees it.
 
@@ -56,8 +57,7 @@ class TokenizedInput:
         input_ids: [n], special tokens included.
         truncated: whether the text was longer than the model takes and its end was cut off.
         full_length: tokens before it was cut.
-        encoding: the library's own result, or what is kept of it, for tokens and offsets; None for an input given as
-            token ids, and where nothing but ids was asked for.
+        encoding: tokens and offsets; None for an input given as token ids, and where nothing but ids was asked for.
         sources: the tokenised text, or both of a pair; empty for an input given as token ids.
         type_ids: [n], token types; None where all are 0.
         second_start: of a pair, where the second text begins in `text`.
@@ -72,7 +72,7 @@ class TokenizedInput:
     input_ids: Int64Array
     truncated: bool
     full_length: int
-    encoding: Encoding | KeptEncoding | None
+    encoding: KeptEncoding | None
     sources: tuple[str, ...] = ()
     type_ids: Int64Array | None = None
     segments: Sequence[int | None] | None = None
@@ -118,7 +118,7 @@ def offsets_behind(item: TokenizedInput, prompt_length: int) -> list[Offset]:
     return behind + [(0, 0)] * (len(item.input_ids) - len(behind))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlainTokens:
     """The tokens of one text, nothing added and nothing cut.
 
@@ -170,56 +170,52 @@ class PlainTokens:
         return [word if own else None for word, own in zip(words, self.is_own(kept), strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class AddedTokens:
-    """Special tokens that stand together.
+@dataclass(frozen=True)
+class RowTemplate:
+    """A row's special tokens: those in front of each text, and those behind the last one.
 
     Attributes:
-        ids: in the vocabulary.
+        ids: of these tokens.
         types: their token types.
         names: their texts.
+        text_types: the token type of each text's own tokens.
     """
 
-    ids: tuple[int, ...]
-    types: tuple[int, ...]
-    names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, encoding: Encoding, place: slice) -> "AddedTokens":
-        """Those at a place of a row."""
-        return cls(tuple(encoding.ids[place]), tuple(encoding.type_ids[place]), tuple(encoding.tokens[place]))
-
-
-@dataclass(frozen=True, slots=True)
-class RowTemplate:
-    """A row's special tokens, and the token type of each text.
-
-    Attributes:
-        added: in front of each text, and behind the last one.
-        text_types: of each text's own tokens.
-    """
-
-    added: tuple[AddedTokens, ...]
-    text_types: tuple[int, ...]
+    ids: list[list[int]]
+    types: list[list[int]]
+    names: list[list[str]]
+    text_types: list[int]
 
     @classmethod
     def of(cls, made: Encoding, texts: int) -> "RowTemplate | None":
         """The template by which a row of one or two texts was made; None if they are not in their order."""
-        added, types, end = [], [], 0
+        gaps, types, end = [], [], 0
         for text in range(texts):
             places = [place for place, sequence in enumerate(made.sequence_ids) if sequence == text]
             if not places or places[0] < end:
                 return None
-            added.append(AddedTokens.of(made, slice(end, places[0])))
+            gaps.append(slice(end, places[0]))
             types.append(made.type_ids[places[0]])
             end = places[-1] + 1
-        added.append(AddedTokens.of(made, slice(end, None)))
-        return cls(tuple(added), tuple(types))
+        gaps.append(slice(end, None))
+        ids, of_added, names = made.ids, made.type_ids, made.tokens
+        return cls([ids[gap] for gap in gaps], [of_added[gap] for gap in gaps], [names[gap] for gap in gaps], types)
 
-    @property
+    @cached_property
     def num_added(self) -> int:
         """How many special tokens a row has."""
-        return sum(len(part.ids) for part in self.added)
+        return sum(map(len, self.ids))
+
+    @cached_property
+    def has_types(self) -> bool:
+        """Whether any token has another type than 0."""
+        return any(self.text_types) or any(map(any, self.types))
+
+    @property
+    def ends(self) -> tuple[int | None, int | None]:
+        """Ids of the special tokens that begin and end a row; None for none."""
+        front, behind = self.ids[0], self.ids[-1]
+        return front[0] if front else None, behind[-1] if behind else None
 
     def length(self, lengths: Sequence[int], kept: Sequence[slice]) -> int:
         """How many tokens a row of texts of these lengths has, of which these are kept."""
@@ -235,31 +231,30 @@ class RowTemplate:
             sources: the texts themselves; none for token ids.
         """
         parts = [text.ids[place] for text, place in zip(texts, kept, strict=True)]
-        ids = self._around([part.ids for part in self.added], parts)
-        types = self._around(
-            [part.types for part in self.added],
-            [[kind] * len(part) for kind, part in zip(self.text_types, parts, strict=True)],
-        )
-        segments = None
-        if len(parts) > 1:
+        ids = _around(self.ids, parts)
+        full_length = sum([len(text.ids) for text in texts], self.num_added)
+        type_ids = segments = encoding = None
+        if self.has_types:
+            of_texts = [[kind] * len(part) for kind, part in zip(self.text_types, parts, strict=True)]
+            type_ids = np.array(_around(self.types, of_texts), dtype=np.int64)
+        if len(texts) > 1:
             own = [text.is_own(place) for text, place in zip(texts, kept, strict=True)]
             segments = self._filled(None, [[text if mine else None for mine in part] for text, part in enumerate(own)])
-        full_length = sum(len(text.ids) for text in texts) + self.num_added
+        if texts[0].encodings:
+            encoding = self._encoding(list(zip(texts, kept, strict=True)))
         return TokenizedInput(
             input_ids=np.array(ids, dtype=np.int64),
             truncated=len(ids) < full_length,
             full_length=full_length,
-            encoding=self._encoding(texts, kept) if all(text.encodings for text in texts) else None,
-            type_ids=np.array(types, dtype=np.int64) if any(types) else None,
+            encoding=encoding,
+            type_ids=type_ids,
             sources=tuple(sources),
             segments=segments,
         )
 
-    def _encoding(self, texts: Sequence[PlainTokens], kept: Sequence[slice]) -> KeptEncoding:
-        parts = list(zip(texts, kept, strict=True))
-        names = [part.names for part in self.added]
+    def _encoding(self, parts: Sequence[tuple[PlainTokens, slice]]) -> KeptEncoding:
         return KeptEncoding(
-            tokens=self._around(names, [text.every("tokens", place) for text, place in parts]),
+            tokens=_around(self.names, [text.every("tokens", place) for text, place in parts]),
             offsets=self._filled((0, 0), [text.offsets(place) for text, place in parts]),
             word_ids=self._filled(None, [text.words(place) for text, place in parts]),
             special_tokens_mask=self._filled(
@@ -269,15 +264,15 @@ class RowTemplate:
 
     def _filled(self, filler: Any, parts: Sequence[Sequence[Any]]) -> list[Any]:
         """The parts, with `filler` for each special token."""
-        return self._around([[filler] * len(part.ids) for part in self.added], parts)
+        return _around([[filler] * len(ids) for ids in self.ids], parts)
 
-    @staticmethod
-    def _around(added: Sequence[Sequence[Any]], parts: Sequence[Sequence[Any]]) -> list[Any]:
-        """The parts with the additions in front of each, and behind the last."""
-        found = [*added[0]]
-        for part, behind in zip(parts, added[1:], strict=True):
-            found += [*part, *behind]
-        return found
+
+def _around(added: Sequence[Sequence[Any]], parts: Sequence[Sequence[Any]]) -> list[Any]:
+    """The parts with the additions in front of each, and behind the last."""
+    found = [*added[0]]
+    for part, behind in zip(parts, added[1:], strict=True):
+        found += [*part, *behind]
+    return found
 
 
 class NoRoom(Exception):
@@ -292,7 +287,7 @@ class NoRoom(Exception):
         self.index = index
 
 
-def cut(
+def cut_pair(
     lengths: Sequence[int],
     room: int,
     truncation: RowTruncation,
@@ -300,24 +295,34 @@ def cut(
     most: Sequence[int | None] | None = None,
     from_start: bool = False,
 ) -> list[slice]:
-    """Which tokens of one text or two are kept, so that all together are at most `room`.
+    """Which tokens of two texts are kept, so that both together are at most `room`.
 
     Args:
         lengths: tokens of each text.
-        room: tokens that all may have.
-        truncation: which of two is cut.
+        room: tokens that both may have.
+        truncation: which is cut.
         most: tokens that each text may have; None for no limit.
         from_start: whether the start is cut off, not the end.
 
     Raises:
         NoRoom: only one may be cut, and the other leaves no room for it.
     """
-    limited = lengths if most is None else [_limit(length, at) for length, at in zip(lengths, most, strict=True)]
-    shares = (min(room, limited[0]),) if len(lengths) == 1 else _share(limited[0], limited[1], room, truncation)
+    first, second = (
+        length if limit is None else min(length, limit)
+        for length, limit in zip(lengths, most or (None, None), strict=True)
+    )
+    shares = _share(first, second, room, truncation)
     return [
-        _kept(length, min(share, limit), from_start=from_start)
-        for length, share, limit in zip(lengths, shares, limited, strict=True)
+        keep(length, min(share, limit), from_start=from_start)
+        for length, share, limit in zip(lengths, shares, (first, second), strict=True)
     ]
+
+
+def keep(length: int, most: int, *, from_start: bool) -> slice:
+    """Which of a text's tokens are kept, so that they are at most `most`."""
+    if length <= most:
+        return slice(None)
+    return slice(length - most, None) if from_start else slice(most)
 
 
 def _share(first: int, second: int, room: int, truncation: RowTruncation) -> tuple[int, int]:
@@ -340,16 +345,6 @@ def _share(first: int, second: int, room: int, truncation: RowTruncation) -> tup
     if shorter + longer > room:
         shorter, longer = room // 2, room - room // 2
     return (shorter, longer) if first <= second else (longer, shorter)
-
-
-def _limit(length: int, most: int | None) -> int:
-    return length if most is None else min(length, most)
-
-
-def _kept(length: int, most: int, *, from_start: bool) -> slice:
-    if length <= most:
-        return slice(None)
-    return slice(length - most, None) if from_start else slice(most)
 
 
 def expand(item: TokenizedInput, expansion: QueryExpansion) -> TokenizedInput:
@@ -388,7 +383,7 @@ def in_windows(
         full_length=len(input_ids),
         windows=windows,
         window_starts=tuple(starts),
-        added=(len(template.added[0].ids), len(template.added[-1].ids)),
+        added=(len(template.ids[0]), len(template.ids[-1])),
     )
 
 

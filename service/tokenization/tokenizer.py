@@ -1,51 +1,64 @@
 """Text to token ids, with the artifact's `tokenizer.json`; cut exactly where sentence-transformers cuts.
 
-Single texts are cut by the tokenizers library itself (`longest_first`, stride 0, at the right end), set to the model's
-longest input: it cuts the text and keeps the special tokens, as `transformers` does for `truncation=True,
-max_length=N`. Where more is asked for (pairs, a cut at the start, windows), each text is tokenised once, put into the
-tokenizer's template, and cut here. It knows neither requests nor limits other than that length.
+Each text is tokenised once, cut here, and put into the tokenizer's template: as `transformers` does for
+`truncation=True, max_length=N`, and for what else is asked for (pairs, a cut at the start, windows). It knows neither
+requests nor limits other than that length.
 """
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
-from tokenizers import Encoding
 from tokenizers import Tokenizer as FastTokenizer
 
 from model.artifact import PairWording
-from service.errors import Invalid, Overloaded
+from service.batching.work_queue import Part, WorkQueue
+from service.errors import DeadlineExceeded, InternalError, Invalid, Overloaded
+from service.machine import trim_heap
 from service.tokenization.plain_text import PlainText
-from service.tokenization.queue import INLINE_CHARACTERS, Part, TokenizerQueue, without_panic
 from service.tokenization.rows import (
-    KeptEncoding,
     NoRoom,
     PairTruncation,
     PlainTokens,
     RowTemplate,
     RowTruncation,
     TokenizedInput,
-    cut,
+    cut_pair,
     in_windows,
+    keep,
 )
 
 MAX_FILE_BYTES = 256 << 20  # the largest vocabularies in use take about 35 MB
+# Up to here a thread hand-off costs more than it frees the event loop for: about a millisecond of tokenising.
+INLINE_CHARACTERS = 4096
 TEXT_CHARACTERS = 16  # a text costs at least as much as this many characters; 256 of one character take 4 to 10 ms
-# In one call of the library, whose results hold all that was cut off: of 2,048 texts they took 260 MB at once.
 IDS_A_CHARACTER = 4  # checking an id and copying it costs a quarter of a microsecond
+# In one call of the library, whose results hold all that was cut off: of 2,048 texts they took 260 MB at once.
 TEXTS_AT_ONCE = 64
 CHARACTERS_AT_ONCE = 16_384  # 4 to 20 ms; a longer text has a call of its own
+# glibc keeps what the library freed, up to 800 bytes a character. It is returned after this many characters, if none
+# wait, or after this many seconds. A trim takes some milliseconds.
+_TRIM_CHARACTERS, _TRIM_SECONDS = 131_072, 1.0
+
+T = TypeVar("T")
 
 
 class Tokenizer:
     """Tokenises short inputs on the calling thread and long ones on threads of its own, which have a queue.
 
     Every method that tokenises raises InternalError if the library panicked. Every asynchronous one also raises what
-    `TokenizerQueue.run` does: Overloaded, DeadlineExceeded or NotReady.
+    `WorkQueue.run` does: Overloaded, DeadlineExceeded or NotReady.
+
+    Args:
+        tokenizer: the library's.
+        max_sequence_length: the attribute.
+        threads: for long texts.
+        pair_wording: what the model reads around the texts of a pair; None for nothing.
+        max_delay: seconds that long texts may have to wait, as of `WorkQueue`.
 
     Attributes:
         max_sequence_length: tokens that the model takes, special tokens included.
@@ -53,6 +66,9 @@ class Tokenizer:
         special_ends: ids of the special tokens that begin and end every input; None for none.
         unknown_id: id for text without a token of its own; None for a tokenizer that needs none.
         marks_pieces: whether it marks tokens that go on with the word before them, as WordPiece does.
+
+    Raises:
+        ValueError: the length leaves no room for text, or the tokenizer has no token for a letter.
     """
 
     def __init__(
@@ -65,58 +81,60 @@ class Tokenizer:
         max_delay: float = math.inf,
     ) -> None:
         tokenizer.no_padding()
-        tokenizer.enable_truncation(max_sequence_length, stride=0, strategy="longest_first", direction="right")
+        tokenizer.no_truncation()
+        template = RowTemplate.of(tokenizer.encode("a"), 1)
+        self._pair_template = RowTemplate.of(tokenizer.encode("a", "a"), 2)
+        if template is None:
+            raise ValueError("the tokenizer has no token for a letter")
+        if max_sequence_length <= template.num_added:
+            raise ValueError(f"max_sequence_length {max_sequence_length} leaves no room for text; export it again")
         self.max_sequence_length = max_sequence_length
-        self.num_special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
-        self.special_ends = _special_ends(tokenizer)
+        self.num_special_tokens = template.num_added
+        self.special_ends = template.ends
         self.unknown_id = _unknown_id(tokenizer)
         self.marks_pieces = bool(getattr(tokenizer.model, "continuing_subword_prefix", None))
+        tokenizer.enable_truncation(max_sequence_length)  # only bounds the parts in which its results are read
         self._tokenizer = tokenizer
         self._wording = pair_wording
         self._plain = PlainText.of(tokenizer)
-        self._single_template = RowTemplate.of(tokenizer.encode("a"), 1)
-        self._pair_template = RowTemplate.of(tokenizer.encode("a", "a"), 2)
-        self._queue = TokenizerQueue(threads, max_delay=max_delay)
+        self._template = template
+        self._queue = WorkQueue("tokenize", threads, max_delay=max_delay, after_part=self._trim)
+        self._trimmed_at, self._untrimmed = time.monotonic(), 0
 
     @classmethod
-    def load(
-        cls,
-        path: Path,
-        max_sequence_length: int,
-        *,
-        threads: int,
-        pair_wording: PairWording | None = None,
-        max_delay: float = math.inf,
-    ) -> "Tokenizer":
+    def load(cls, path: Path, max_sequence_length: int, **options: Any) -> "Tokenizer":
         """Reads a `tokenizer.json`.
 
         Args:
             path: of the file.
             max_sequence_length: tokens that the model takes.
-            threads: for long texts.
-            pair_wording: what the model reads around the texts of a pair; None for nothing.
-            max_delay: seconds that long texts may have to wait, as of `TokenizerQueue`.
+            **options: of the tokenizer.
 
         Raises:
-            ValueError: the file is no tokenizer or too large, or the length leaves no room for text.
+            ValueError: the file is no tokenizer or too large, or as of the tokenizer.
         """
-        tokenizer = _read(path)
-        if max_sequence_length <= tokenizer.num_special_tokens_to_add(is_pair=False):
-            raise ValueError(f"max_sequence_length {max_sequence_length} leaves no room for text; export it again")
-        return cls(tokenizer, max_sequence_length, threads=threads, pair_wording=pair_wording, max_delay=max_delay)
+        return cls(_read(path), max_sequence_length, **options)
 
     async def encode(
-        self, texts: Sequence[str], *, ids_only: bool = False, deadline: float | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        from_start: bool = False,
+        most: int | None = None,
+        ids_only: bool = False,
+        deadline: float | None = None,
     ) -> list[TokenizedInput]:
         """Tokenises texts, in their order; a text that is too long is cut.
 
         Args:
             texts: what to tokenise.
+            from_start: whether a text's start is cut off, not its end.
+            most: tokens that a text may have, special tokens left out; None for no limit.
             ids_only: whether tokens and offsets can be left out, a fifth of the time.
             deadline: `time.monotonic()` value after which no one waits any more.
         """
-        parts = _parts(texts, partial(self._encode, ids_only=ids_only))
-        return await self._queue.run(parts, _concatenated, deadline)
+        parts = _parts(texts, partial(self._encode, from_start=from_start, most=most, ids_only=ids_only))
+        return await self._run(parts, _concatenated, deadline)
 
     async def encode_windows(
         self, texts: Sequence[str], overlap: int = 0, *, ids_only: bool = True, deadline: float | None = None
@@ -128,16 +146,15 @@ class Tokenizer:
             overlap: tokens that neighbouring windows share; at most half of a window's.
             ids_only: as for `encode`.
             deadline: as for `encode`.
-
-        Raises:
-            Invalid: the tokenizer has no template to put around a window.
         """
-        parts = _parts(list(dict.fromkeys(texts)), partial(self._plain_tokens, ids_only=ids_only))
-        return await self._queue.run(parts, partial(self._windows, texts, overlap), deadline, joined=_characters(texts))
+        distinct = list(dict.fromkeys(texts))
+        parts = _parts(distinct, partial(self._plain_tokens, ids_only=ids_only))
+        join = partial(self._windows, texts, distinct, overlap)
+        return await self._run(parts, join, deadline, joined=_characters(texts))
 
-    async def encode_rows(
+    async def encode_pairs(
         self,
-        rows: Sequence[Sequence[str]],
+        pairs: Sequence[Sequence[str]],
         *,
         truncation: PairTruncation = "longest_first",
         from_start: bool = False,
@@ -146,13 +163,13 @@ class Tokenizer:
         ids_only: bool = False,
         deadline: float | None = None,
     ) -> list[TokenizedInput]:
-        """Tokenises rows of one text or of two, each in the tokenizer's template; what is too long is cut.
+        """Tokenises rows of two texts, each in the tokenizer's template; what is too long is cut.
 
         Args:
-            rows: one or two texts each, as many in every row.
-            truncation: which text of a pair is cut.
-            from_start: whether a text's start is cut off, not its end.
-            most: tokens that each text of a row may have, special tokens left out; None for no limit.
+            pairs: two texts each.
+            truncation: which text is cut.
+            from_start: as for `encode`.
+            most: as for `encode`, of each text of a pair.
             check_lengths: given each row's tokens before rows are made, to refuse them: a long text may be in all rows.
             ids_only: as for `encode`.
             deadline: as for `encode`.
@@ -161,28 +178,20 @@ class Tokenizer:
             Invalid: the tokenizer has no template for pairs.
             NoRoom: only the second text may be cut, and the first leaves no room for it.
         """
-        size = len(rows[0]) if rows else 1
-        template, wording = self._template(size), self._wording if size > 1 else None
-        worded = rows if wording is None else wording.wrap(rows)
+        self._check_pairs()
+        worded = pairs if self._wording is None else self._wording.wrap(pairs)
         distinct = list(dict.fromkeys(text for row in worded for text in row))
         parts = _parts(distinct, partial(self._plain_tokens, ids_only=ids_only))
-        how: RowTruncation = "as_one" if wording is not None and truncation == "longest_first" else truncation
-        cut_row = partial(self._cut, template=template, truncation=how, most=most, from_start=from_start)
-        make = partial(self._rows, template=template, wording=wording, cut_row=cut_row, check_lengths=check_lengths)
-        joined = sum(map(_characters, worded))
-        return await self._queue.run(parts, partial(make, rows, worded), deadline, joined=joined)
+        as_one = self._wording is not None and truncation == "longest_first"
+        cut_row = partial(self._cut, truncation="as_one" if as_one else truncation, most=most, from_start=from_start)
+        join = partial(self._rows, pairs, worded, distinct, cut_row=cut_row, check_lengths=check_lengths)
+        return await self._run(parts, join, deadline, joined=sum(map(_characters, worded)))
 
     async def read_ids(
         self, ids: int, read: Callable[[], list[TokenizedInput]], deadline: float | None
     ) -> list[TokenizedInput]:
-        """Reads rows of token ids, on a thread if they are many.
-
-        Args:
-            ids: how many ids and lists there are.
-            read: returns the rows.
-            deadline: as for `encode`.
-        """
-        return await self._queue.run([Part(max(1, ids // IDS_A_CHARACTER), read)], _concatenated, deadline)
+        """What `read` returns of token ids, called on a thread if there are many ids and lists."""
+        return await self._run([Part(max(1, ids // IDS_A_CHARACTER), read)], _concatenated, deadline)
 
     def join_ids(
         self, rows: Sequence[Sequence[Sequence[int]]], truncation: PairTruncation, *, from_start: bool
@@ -192,30 +201,29 @@ class Tokenizer:
         Raises:
             Invalid: the tokenizer has no template for pairs, or the model reads words around the texts, whose tokens
                 depend on the text next to them.
-            NoRoom: as for `encode_rows`.
+            NoRoom: as for `encode_pairs`.
         """
         if self._wording is not None:
             raise Invalid("pairs: this model reads words of its own around the texts; send texts, not token ids")
-        template = self._template(2)
+        template = self._check_pairs()
         made = []
         for index, row in enumerate(rows):
-            kept = self._cut(index, [len(ids) for ids in row], template, truncation, from_start=from_start)
+            kept = self._cut(index, [len(ids) for ids in row], truncation=truncation, from_start=from_start)
             made.append(template.join([PlainTokens(ids) for ids in row], kept))
         return made
 
     def encode_now(self, texts: Sequence[str], *, ids_only: bool = False) -> list[TokenizedInput]:
         """Tokenises texts on the calling thread."""
-        parts = _parts(texts, partial(self._encode, ids_only=ids_only))
-        return _concatenated([without_panic(part.tokenize) for part in parts])
+        return _concatenated(_done(_parts(texts, partial(self._encode, ids_only=ids_only))))
 
     @property
     def waiting_characters(self) -> int:
         """Characters of long texts that wait for a thread."""
-        return self._queue.characters
+        return self._queue.waiting
 
     def early_refusal(self, characters: int) -> Overloaded | None:
         """Why a request of this many characters would be refused before it is tokenised; None if it would not."""
-        return self._queue.early_refusal(characters)
+        return self._queue.early_refusal(characters) if characters > INLINE_CHARACTERS else None
 
     def tokens(self, tokenized: TokenizedInput) -> list[str]:
         """The tokens' texts; an id that the vocabulary has no text for reads `<id>`."""
@@ -235,106 +243,105 @@ class Tokenizer:
         """Ends the threads without waiting for them."""
         self._queue.close()
 
-    def _encode(self, texts: Sequence[str], *, ids_only: bool) -> list[TokenizedInput]:
-        """Tokenises few texts, or one long one.
+    async def _run(
+        self, parts: Sequence[Part], join: Callable[[list[Any]], T], deadline: float | None, *, joined: int = 0
+    ) -> T:
+        """Short work at once, long work through the queue; `joined` is what `join` costs, in characters."""
+        if max(joined, sum(part.cost for part in parts)) > INLINE_CHARACTERS:
+            return await self._queue.run(parts, join, deadline)
+        if deadline is not None and deadline <= time.monotonic():
+            raise DeadlineExceeded()
+        return join(_done(parts))
 
-        Short ones are not worth letting other threads have the interpreter. For long ones the library does that in
-        `encode_batch` only: `encode` would hold up everything else for 0.16 s of a text of 131,072 characters.
-        """
-        is_short = sum(map(len, texts)) <= INLINE_CHARACTERS
-        if not ids_only:
-            found = map(self._tokenizer.encode, texts) if is_short else self._tokenizer.encode_batch(texts)
-            return [self._tokenized(text, one, _kept(one)) for text, one in zip(texts, found, strict=True)]
-        if self._plain is not None and is_short:
-            return [self._plain.tokenize(text) or self._tokenized(text, *self._encode_fast([text])) for text in texts]
-        return [self._tokenized(*pair) for pair in zip(texts, self._encode_fast(texts), strict=True)]
+    def _encode(
+        self, texts: Sequence[str], *, from_start: bool = False, most: int | None = None, ids_only: bool
+    ) -> list[TokenizedInput]:
+        """Rows of few texts, or of one long one."""
+        template, made = self._template, []
+        limit = self.max_sequence_length - template.num_added
+        room = limit if most is None else min(limit, most)
+        for text, tokens in zip(texts, self._plain_tokens(texts, ids_only=ids_only), strict=True):
+            made.append(template.join([tokens], [keep(len(tokens.ids), room, from_start=from_start)], (text,)))
+        return made
 
-    def _encode_fast(self, texts: Sequence[str]) -> list[Encoding]:
-        """Encodings of which only the ids are read."""
-        if self._plain is None:
-            return self._tokenizer.encode_batch_fast(texts)
-        prepared = [self._plain.prepare(text) for text in texts]
-        plain = iter(self._plain.encode([text for text in prepared if text is not None]))
-        others = [text for text, plain_text in zip(texts, prepared, strict=True) if plain_text is None]
-        rest = iter(self._tokenizer.encode_batch_fast(others) if others else ())
-        return [next(rest if text is None else plain) for text in prepared]
-
-    def _tokenized(self, text: str, encoding: Encoding, kept: Encoding | KeptEncoding | None = None) -> TokenizedInput:
-        rest = encoding.overflowing
-        return TokenizedInput(
-            input_ids=np.array(encoding.ids, dtype=np.int64),
-            truncated=bool(rest),
-            full_length=len(encoding) + sum(len(part) - self.num_special_tokens for part in rest),
-            encoding=kept,
-            sources=(text,),
-        )
-
-    def _windows(self, texts: Sequence[str], overlap: int, found: list[dict[str, PlainTokens]]) -> list[TokenizedInput]:
-        if self._single_template is None:
-            raise Invalid("this model's tokenizer moves tokens about; its texts cannot be read in windows")
-        plain = {text: tokens for part in found for text, tokens in part.items()}
-        template, longest = self._single_template, self.max_sequence_length
-        return [in_windows(text, plain[text], template, longest, overlap) for text in texts]
+    def _windows(
+        self, texts: Sequence[str], distinct: Sequence[str], overlap: int, found: list[list[PlainTokens]]
+    ) -> list[TokenizedInput]:
+        plain = dict(zip(distinct, _concatenated(found), strict=True))
+        return [in_windows(text, plain[text], self._template, self.max_sequence_length, overlap) for text in texts]
 
     def _rows(
         self,
-        rows: Sequence[Sequence[str]],
+        pairs: Sequence[Sequence[str]],
         worded: Sequence[Sequence[str]],
-        found: list[dict[str, PlainTokens]],
+        distinct: Sequence[str],
+        found: list[list[PlainTokens]],
         *,
-        template: RowTemplate,
-        wording: PairWording | None,
         cut_row: Callable[[int, Sequence[int]], list[slice]],
         check_lengths: Callable[[Sequence[int]], None] | None,
     ) -> list[TokenizedInput]:
-        """Rows of one text or of two. With words of the model's around a pair, it is cut as one text would be."""
-        plain = {text: tokens for part in found for text, tokens in part.items()}
+        """Rows of two texts. With words of the model's around a pair, it is cut as one text would be."""
+        template, wording = self._check_pairs(), self._wording
+        plain = dict(zip(distinct, _concatenated(found), strict=True))
         lengths = [[len(plain[text].ids) for text in texts] for texts in worded]
         kept = [cut_row(index, own) for index, own in enumerate(lengths)]
         if check_lengths is not None:
             check_lengths([template.length(*both) for both in zip(lengths, kept, strict=True)])
         made = []
-        for row, texts, places in zip(rows, worded, kept, strict=True):
+        for row, texts, places in zip(pairs, worded, kept, strict=True):
             tokens = [plain[text] for text in texts]
             if wording is not None:
                 tokens = [replace(own, span=span) for own, span in zip(tokens, wording.spans(row), strict=True)]
             made.append(template.join(tokens, places, row))
         return made
 
-    def _plain_tokens(self, texts: Sequence[str], *, ids_only: bool) -> dict[str, PlainTokens]:
-        """The tokens of few texts, or of one long one, nothing added and nothing cut."""
-        plain: dict[str, PlainTokens] = {}
-        if ids_only and self._plain is not None and sum(map(len, texts)) <= INLINE_CHARACTERS:
-            ids = {text: self._plain.ids(text) for text in texts}
-            plain = {text: PlainTokens(own) for text, own in ids.items() if own is not None}
-        if rest := [text for text in texts if text not in plain]:
-            encode = self._tokenizer.encode_batch_fast if ids_only else self._tokenizer.encode_batch
-            found = [PlainTokens.of(one, ids_only=ids_only) for one in encode(rest, add_special_tokens=False)]
-            plain.update(zip(rest, found, strict=True))
-        return plain
+    def _plain_tokens(self, texts: Sequence[str], *, ids_only: bool) -> list[PlainTokens]:
+        """The tokens of few texts, or of one long one, nothing added and nothing cut.
 
-    def _template(self, texts: int) -> RowTemplate:
-        template = self._single_template if texts == 1 else self._pair_template
-        if template is None:
+        Short ones are not worth letting other threads have the interpreter. For long ones the library does that in
+        `encode_batch` only: `encode` would hold up everything else for 0.16 s of a text of 131,072 characters.
+        """
+        are_short = sum(map(len, texts)) <= INLINE_CHARACTERS
+        ids: Sequence[list[int] | None] = [None] * len(texts)
+        if ids_only and self._plain is not None:
+            ids = self._plain.ids(texts, are_short=are_short)
+        rest = [text for text, own in zip(texts, ids, strict=True) if own is None]
+        if ids_only:
+            encodings = self._tokenizer.encode_batch_fast(rest, add_special_tokens=False) if rest else []
+        elif are_short:
+            encodings = [self._tokenizer.encode(text, add_special_tokens=False) for text in rest]
+        else:
+            encodings = self._tokenizer.encode_batch(rest, add_special_tokens=False)
+        others = iter(encodings)
+        return [PlainTokens.of(next(others), ids_only=ids_only) if own is None else PlainTokens(own) for own in ids]
+
+    def _check_pairs(self) -> RowTemplate:
+        if self._pair_template is None:
             raise Invalid("this model's tokenizer has no template for pairs; send one text an input")
-        return template
+        return self._pair_template
 
     def _cut(
         self,
         index: int,
         lengths: Sequence[int],
-        template: RowTemplate,
-        truncation: RowTruncation,
         *,
+        truncation: RowTruncation,
         most: Sequence[int | None] | None = None,
         from_start: bool,
     ) -> list[slice]:
-        room = self.max_sequence_length - template.num_added
+        room = self.max_sequence_length - self._check_pairs().num_added
         try:
-            return cut(lengths, room, truncation, most=most, from_start=from_start)
+            return cut_pair(lengths, room, truncation, most=most, from_start=from_start)
         except NoRoom as error:
             error.index = index
             raise
+
+    def _trim(self, characters: int) -> None:
+        self._untrimmed += characters
+        is_due = not self._queue.waiting or time.monotonic() - self._trimmed_at >= _TRIM_SECONDS
+        if self._untrimmed >= _TRIM_CHARACTERS and is_due:
+            self._trimmed_at, self._untrimmed = time.monotonic(), 0
+            trim_heap()
 
 
 def _characters(texts: Sequence[str]) -> int:
@@ -357,14 +364,22 @@ def _parts(texts: Sequence[str], tokenize: Callable[[Sequence[str]], Any]) -> li
     return parts
 
 
-def _concatenated(found: list[list[TokenizedInput]]) -> list[TokenizedInput]:
+def _concatenated(found: list[list[T]]) -> list[T]:
     return found[0] if len(found) == 1 else [item for part in found for item in part]
 
 
-def _kept(encoding: Encoding) -> Encoding | KeptEncoding:
-    if not encoding.overflowing:
-        return encoding
-    return KeptEncoding(encoding.tokens, encoding.offsets, encoding.word_ids, encoding.special_tokens_mask)
+def _done(parts: Sequence[Part]) -> list[Any]:
+    """What the parts give, done on the calling thread.
+
+    Raises:
+        InternalError: the library's Rust code panicked. What the panic says may quote the text, so it is not shown.
+    """
+    try:
+        return [part.work() for part in parts]
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as panic:  # a panic is no Exception
+        raise InternalError() from panic
 
 
 def _read(path: Path) -> FastTokenizer:
@@ -388,10 +403,3 @@ def _unknown_id(tokenizer: FastTokenizer) -> int | None:
         return None if model.unk_token is None else tokenizer.token_to_id(model.unk_token)
     found = model.tokenize("\U0010fffd")  # of no script: Unigram does not say which token it is
     return found[0].id if len(found) == 1 else None
-
-
-def _special_ends(tokenizer: FastTokenizer) -> tuple[int | None, int | None]:
-    """Ids of the special tokens that begin and end every input; None for none."""
-    encoding = tokenizer.encode("a")
-    ends = [one if special else None for one, special in zip(encoding.ids, encoding.special_tokens_mask, strict=True)]
-    return (ends[0], ends[-1]) if ends else (None, None)

@@ -26,7 +26,6 @@ from model.artifact import (
 )
 from model.config import EncoderConfig
 from polyhead import Engine
-from service.batching.batcher import Batcher
 from service.batching.decompositions import DecompositionQueue
 from service.inference.backend import (
     Backend,
@@ -40,7 +39,7 @@ from service.inference.backend import (
     WholeText,
 )
 from service.observability.stages import BatchRecord
-from service.runner import Runner, plan_runtime
+from service.runner import Runner, make_batcher, plan_runtime
 from service.settings import Settings
 from service.tokenization.tokenizer import Tokenizer
 
@@ -204,7 +203,7 @@ def make_tokenizer() -> FastTokenizer:
 
 def load_fake_runner(
     settings: Settings,
-    on_batch: Callable[[BatchRecord], None] | None = None,
+    on_batch: Callable[[BatchRecord], object] = lambda _: None,
     backend: Backend | None = None,
     max_queue_delay: float = math.inf,
     decomposer: Decomposer | None = None,
@@ -214,14 +213,8 @@ def load_fake_runner(
     artifact = Artifact.open(settings.model)
     runtime = plan_runtime(settings)
     tokenizer = Tokenizer.load(artifact.path(TOKENIZER), max_length, threads=1)
-    batcher = Batcher(
-        backend or FakeBackend(),
-        workers=runtime.workers,
-        max_batch_tokens=settings.batch_tokens,
-        max_queue_tokens=settings.max_queue_tokens,
-        max_queue_delay=max_queue_delay,
-        on_batch=on_batch,
-    )
+    patient = settings.model_copy(update={"max_queue_delay": max_queue_delay})
+    batcher = make_batcher(backend or FakeBackend(), patient, workers=runtime.workers, on_batch=on_batch)
     batcher.start()
     decompositions = DecompositionQueue(
         lambda: decomposer or FakeDecomposer(), threads=runtime.workers, max_delay=max_queue_delay
@@ -231,4 +224,4 @@ def load_fake_runner(
 
 def load_fake_engine(settings: Settings, backend: Backend | None = None) -> Engine:
     """As `Engine.load`, over a fake backend."""
-    return Engine(load_fake_runner(settings, None, backend))
+    return Engine(load_fake_runner(settings, backend=backend))

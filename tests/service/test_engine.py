@@ -17,7 +17,7 @@ import pytest
 from polyhead import Engine
 from service.batching.jobs import JobResult
 from service.errors import InferenceFailed, Invalid, NotReady, TooLarge, WrongTask
-from service.local.calls import PORTION_TEXTS, QUEUED_TOKENS
+from service.local.calls import PART_TOKENS, PARTS_AT_ONCE, PORTION_TEXTS
 from service.local.options import AttentionOptions
 from service.runner import Runner
 from service.settings import Settings
@@ -26,6 +26,7 @@ from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, SEP, VOCABUL
 from tests.service.process import wait_until
 from tests.service.routes.test_encode import expected_vector, ids_of
 
+QUEUED_TOKENS = PARTS_AT_ONCE * PART_TOKENS
 ROOT = Path(__file__).parents[2]
 TEXT = "the cat sat"
 
@@ -81,11 +82,14 @@ def test_what_the_model_returned_is_let_go_of_run_by_run(engine: Engine) -> None
 
 
 @pytest.mark.parametrize("output", ["pooled", "tokens"])
-def test_parts_of_a_call_come_in_the_order_of_its_inputs(settings: Settings, output: str) -> None:
+def test_parts_of_a_call_come_in_the_order_of_its_inputs(
+    settings: Settings, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     few = random_texts(37)  # of which no portion is a multiple
     texts = (few * PORTION_TEXTS)[: 3 * PORTION_TEXTS]
     options: dict[str, Any] = {"attention": {"level": "word"}, "prompt": "a ", "output": output}
-    with load_fake_engine(settings.model_copy(update={"max_queue_tokens": 10 * MAX_LENGTH})) as engine:
+    monkeypatch.setattr("service.local.calls.PART_TOKENS", 10 * MAX_LENGTH)
+    with load_fake_engine(settings) as engine:
         together, alone = engine.encode(texts, **options), [engine.encode(text, **options) for text in few]
     for index in range(len(texts)):
         expected = alone[index % len(few)]

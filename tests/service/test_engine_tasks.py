@@ -8,7 +8,7 @@ import pytest
 
 from polyhead import Engine
 from service.errors import Invalid, TooLarge, WrongTask
-from service.local.calls import QUEUED_TOKENS
+from service.local.calls import PART_TOKENS
 from tests.task_artifacts import TaskArtifact
 
 PAIRS = [["a cat", "a dog"], ["a cat sat", "on a mat"], ["one", "two three"]]
@@ -133,7 +133,7 @@ def test_long_texts_are_read_in_windows_that_the_queue_takes(embedder: TaskArtif
         windows = engine.encode([window.input_ids.tolist() for window in text.windows], normalize=False)
         alone = engine.encode("a dog", normalize=False)
     lengths = [len(window.input_ids) for window in text.windows]
-    assert sum(lengths) > QUEUED_TOKENS
+    assert sum(lengths) > PART_TOKENS
     assert whole.items[0] == {"tokens": sum(lengths), "truncated": False, "windows": len(lengths)}
     mean = np.average(np.asarray(windows.embeddings, np.float64), axis=0, weights=lengths)
     np.testing.assert_allclose(whole.embeddings, [mean, np.asarray(alone.embeddings)[0]], atol=TOLERANCE)

@@ -163,7 +163,7 @@ def test_a_model_that_is_not_there_takes_nothing_from_the_other(both: Both) -> N
     assert both.client.post("/encode", json={"inputs": TEXT, "model": "one"}).status_code == 200
     answer = both.client.post("/encode", json={"inputs": TEXT})
     assert (answer.status_code, "loading" in answer.text) == (503, True)
-    failed.fail("cannot load it")
+    failed.failure = "cannot load it"
     failed.show_failure()
     answer = both.client.post("/encode", json={"inputs": TEXT})
     assert (answer.status_code, "could not be loaded" in answer.text) == (503, True)
@@ -237,7 +237,7 @@ def operated(both: Both, tmp_path: Path) -> Iterator[Both]:
             made.engines["third"] = load_fake_runner(settings, model.observe_batch, made.backends["third"])
             made.services.models.start(model, made.engines["third"])
         except ArtifactError as error:
-            model.fail(str(error))
+            model.failure = str(error)
 
     made.services.models.load = load
     made.start("one", "two")
@@ -279,8 +279,8 @@ def test_models_come_and_go(operated: Both, caplog: pytest.LogCaptureFixture) ->
 def test_a_model_that_loads_at_last_takes_the_failed_ones_place(operated: Both) -> None:
     models = operated.services.models
     failed = models.find("one")
-    failed._runner = None
-    failed.fail("cannot load it")
+    failed.loaded = None
+    failed.failure = "cannot load it"
     for body, names in ((ADD, ["one", "two", "three"]), ({**ADD, "name": "one"}, ["one", "two", "three"])):
         states = operated.client.post("/admin/models", json=body).json()["models"]
         assert [state["name"] for state in states] == names

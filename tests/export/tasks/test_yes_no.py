@@ -60,7 +60,7 @@ def served(checkpoint: Checkpoint) -> Tokenizer:
 def rows(checkpoint: Checkpoint, pairs: Sequence[tuple[str, str]], **options: Any) -> list[TokenizedInput]:
     tokenizer = served(checkpoint)
     try:
-        return asyncio.run(tokenizer.encode_rows(pairs, **options))
+        return asyncio.run(tokenizer.encode_pairs(pairs, **options))
     finally:
         tokenizer.close()
 

@@ -1,8 +1,6 @@
-import asyncio
-
 import pytest
 
-from service.batching.admission import DrainRate, TokenSemaphore
+from service.batching.admission import DrainRate
 
 
 @pytest.mark.parametrize(
@@ -36,16 +34,3 @@ def measured(runs: list[tuple[int, float]]) -> DrainRate:
 )
 def test_when_to_come_again_is_bounded(runs: list[tuple[int, float]], seconds: float) -> None:
     assert measured(runs).retry_after(10**9, workers=1) == pytest.approx(seconds)
-
-
-def test_a_caller_that_is_cancelled_when_it_is_its_turn_gives_the_tokens_back() -> None:
-    async def taken_twice() -> None:
-        semaphore = TokenSemaphore(10)
-        await semaphore.acquire(10)
-        second, third = asyncio.create_task(semaphore.acquire(10)), asyncio.create_task(semaphore.acquire(10))
-        await asyncio.sleep(0)
-        semaphore.release(10)
-        second.cancel()
-        await asyncio.wait_for(third, 1)
-
-    asyncio.run(taken_twice())

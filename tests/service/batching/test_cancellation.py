@@ -27,7 +27,6 @@ class EndableBackend:
         self.batches.append(batch)
         self.started.release()
         if batch.lengths.max() > 1:
-            assert batch.cancellation is not None
             batch.cancellation.on_cancel(self.cancelled.set)
             assert self.cancelled.wait(PATIENCE)
             raise RuntimeError("ended early")

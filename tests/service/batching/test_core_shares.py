@@ -14,7 +14,7 @@ from tests.service.fake_backend import FakeBackend, job
 
 def begin(member: CoreShare, times: int) -> None:
     for _ in range(times):
-        member.begin()
+        member.__enter__()
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def test_a_core_is_left_for_a_moment_to_the_model_that_used_it() -> None:
     clock = Mock(return_value=0.0)
     shares = CoreShares(4, clock)
     flooded, other = shares.join(), shares.join()
-    other.begin()
-    other.end()
+    with other:
+        pass
     assert flooded.most(0.0) == 3
     assert flooded.most(KEPT_SECONDS) == 4
     shares.leave(other)
@@ -58,12 +58,12 @@ def test_a_worker_waits_until_the_cores_are_left_to_it() -> None:
     began = threading.Event()
 
     def work() -> None:
-        flooded.begin()
-        began.set()
+        with flooded:
+            began.set()
 
     waiting = threading.Thread(target=work, daemon=True)
     waiting.start()
-    other.end()
+    other.__exit__()
     assert not began.is_set()
     clock.return_value = KEPT_SECONDS
     waiting.join()
@@ -72,7 +72,7 @@ def test_a_worker_waits_until_the_cores_are_left_to_it() -> None:
 
 async def test_the_expected_wait_counts_the_cores_that_another_model_uses() -> None:
     shares, backend = CoreShares(2), FakeBackend()
-    shares.join().begin()  # and never ends: two workers have one core between them
+    shares.join().__enter__()  # and never ends: two workers have one core between them
     backend.on_token[1] = lambda: time.sleep(0.01)
     with running(backend, workers=2, max_batch_tokens=1) as batcher:
         batcher.executor.cores = shares.join()

@@ -1,4 +1,3 @@
-import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from service.batching.queue import BatchLimits, JobQueue, QueuedRequest, QueuedText
 
-UNBOUNDED = BatchLimits(max_tokens=10**9, max_padding=0.0, max_pairs=10**12)
 LAYERS = st.sampled_from([(), (), (0, 5)])
 LENGTHS = st.sampled_from([5, 8, 9, 10, 20])  # few, so that they meet; near ones, so that they pad
 TEXTS = st.lists(st.tuples(LENGTHS, LAYERS), min_size=1, max_size=8)
@@ -136,24 +134,6 @@ class QueueAgainstDefinition(RuleBasedStateMachine):
 
 TestQueueAgainstDefinition = QueueAgainstDefinition.TestCase
 TestQueueAgainstDefinition.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
-
-
-def test_a_share_of_a_whole_batch_leaves_less_room_for_padding() -> None:
-    limits = BatchLimits(max_tokens=100, max_padding=0.25, max_pairs=10**6, max_full_padding=0.1)
-    assert [limits.padding(share) for share in (99, 100, 101)] == [0.25, 0.1, 0.1]
-
-
-def test_requests_that_left_are_forgotten() -> None:
-    def alive() -> int:
-        gc.collect()
-        return sum(isinstance(one, QueuedRequest) for one in gc.get_objects())
-
-    before = alive()
-    queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
-    add(queue, [7, 7])
-    for _ in range(1000):
-        queue.remove(add(queue, [7]))
-    assert alive() - before < 100
 
 
 def grow(texts: int) -> None:

@@ -104,22 +104,24 @@ def session(artifact: Artifact) -> Mock:
 def spied(artifact: Artifact, session: Mock, monkeypatch: pytest.MonkeyPatch) -> OnnxBackend:
     """A backend over the session that is watched."""
     monkeypatch.setattr(onnx_backend, "load_session", lambda *_, **__: session)
-    monkeypatch.setattr(onnx_backend, "_check_names", lambda *_: None)
     return padding_to(1, artifact)
 
 
-def asked(session: Mock) -> tuple[list[list[str]], list[list[bool]], list[int], list[object]]:
-    """Of each run: outputs, layers, the length of its texts, options."""
-    names, feeds, options = zip(*(call.args for call in session.run.call_args_list), strict=True)
-    layers = [feed["attention_layers"].tolist() for feed in feeds]
-    return list(names), layers, [feed["input_ids"].shape[1] for feed in feeds], list(options)
+def asked(session: Mock) -> tuple[list[list[str]], list[list[bool]], list[int]]:
+    """Of each run: outputs, layers, the length of its texts."""
+    names, feeds, _ = zip(*(call.args for call in session.run.call_args_list), strict=True)
+    return (
+        list(names),
+        [feed["attention_layers"].tolist() for feed in feeds],
+        [feed["input_ids"].shape[1] for feed in feeds],
+    )
 
 
 def test_asks_for_nothing_that_is_not_wanted(spied: OnnxBackend, session: Mock) -> None:
     spied.run(make_batch([3]))
     spied.run(make_batch([3], layers=(1,)))
     spied.run(make_batch([3], layers=(0, 1), wants_tokens=True))
-    names, layers, _, _ = asked(session)
+    names, layers, _ = asked(session)
     assert names == [
         ["pooled"],
         ["pooled", "attentions.1"],
@@ -132,7 +134,7 @@ def test_warms_up_with_the_longest_text_that_fits_any_memory_and_with_attention(
     spied: OnnxBackend, session: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spied.warm_up()
-    _, layers, lengths, _ = asked(session)
+    _, layers, lengths = asked(session)
     assert (min(lengths), max(lengths)) == (1, MAX_LENGTH)
     assert [True, True] in layers
     session.run.reset_mock()
@@ -169,14 +171,27 @@ def test_a_closed_backend_runs_nothing(artifact: Artifact) -> None:
         ({"graph": b"nonsense" * 10}, "model.onnx does not load in onnxruntime .*INVALID_"),
         ({"graph": b"\x08\x0a"}, "model.onnx does not load in onnxruntime .*INVALID_"),
         ({"inputs": (*INPUTS, "head_mask")}, "model.onnx wants head_mask: this version feeds input_ids, lengths"),
-        ({"manifest_inputs": INPUTS[:3]}, "model.onnx has inputs attention_layers, .* its manifest says"),
-        ({"outputs": ("pooled", "attentions.1")}, "model.onnx lacks outputs attentions.0, last_hidden_state; export"),
     ],
 )
 def test_refuses_a_graph_that_is_not_the_manifests(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
     artifact = write_tiny_artifact(tmp_path, **wrong)
     with pytest.raises(ArtifactError, match=message):
         OnnxBackend(artifact)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"manifest_inputs": INPUTS[:3]}, "token_type_ids"),
+        ({"outputs": ("pooled", "attentions.1")}, "last_hidden_state"),
+    ],
+)
+def test_a_graph_without_what_its_manifest_says_does_not_warm_up(
+    tmp_path: Path, wrong: dict[str, Any], message: str
+) -> None:
+    backend = OnnxBackend(write_tiny_artifact(tmp_path, **wrong))
+    with pytest.raises(Exception, match=message):
+        backend.warm_up()
 
 
 @pytest.mark.parametrize(
@@ -231,10 +246,12 @@ def test_session_options_are_those_that_a_shared_machine_needs(artifact: Artifac
 
 
 def test_the_first_run_a_second_after_a_large_one_returns_its_memory(
-    spied: OnnxBackend, session: Mock, monkeypatch: pytest.MonkeyPatch
+    spied: OnnxBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.monotonic()
     monkeypatch.setattr(onnx_backend, "time", SimpleNamespace(monotonic=lambda: now))
+    options = Mock(wraps=onnx_backend._run_options)
+    monkeypatch.setattr(onnx_backend, "_run_options", options)
     monkeypatch.setattr(onnx_backend, "_LARGE_OUTPUT", 1000)
     monkeypatch.setattr(onnx_backend, "_LARGE_SCORES", 4 * max(NUM_HEADS) * 31**2)
     spied.run(make_batch([3], layers=(0,)))
@@ -245,7 +262,7 @@ def test_the_first_run_a_second_after_a_large_one_returns_its_memory(
     spied.run(make_batch([32]))  # its scores are large
     now += 1.0
     spied.run(make_batch([3]))
-    assert [options is None for options in asked(session)[3]] == [True, True, True, False, True, False]
+    assert [call.kwargs["shrinks"] for call in options.call_args_list] == [False, False, False, True, False, True]
 
 
 def printed(script: str, *arguments: Path, **environment: str) -> str:

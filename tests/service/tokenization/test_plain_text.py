@@ -26,7 +26,6 @@ def pair(**options: Any) -> tuple[FastTokenizer, PlainText]:
     made = FastTokenizer.from_str(wordpiece().to_str())
     made.normalizer = BertNormalizer(**options)
     made.add_tokens(ADDED)
-    made.enable_truncation(LONGEST)
     plain = PlainText.of(made)
     assert plain is not None
     return made, plain
@@ -49,17 +48,8 @@ def test_plain_text_has_the_ids_of_the_whole_way(kind: str, text: str) -> None:
     prepared = plain.prepare(text)
     if prepared is None:
         return
-    (found,), expected = plain.encode([prepared]), whole.encode(text)
-    assert found.ids == expected.ids
-    assert [part.ids for part in found.overflowing] == [part.ids for part in expected.overflowing]
-    short = plain.tokenize(text)
-    assert short is not None
-    assert short.input_ids.tolist() == expected.ids
-    assert short.truncated == bool(expected.overflowing)
-    uncut = FastTokenizer.from_str(whole.to_str())
-    uncut.no_truncation()
-    assert short.full_length == len(uncut.encode(text).ids)
-    assert plain.ids(text) == uncut.encode(text, add_special_tokens=False).ids
+    expected = whole.encode(text, add_special_tokens=False).ids
+    assert plain.ids([text], are_short=True) == plain.ids([text], are_short=False) == [expected]
 
 
 @pytest.mark.parametrize("text", ["A text.", "two\nlines", "don't [x] 3.14 <y>", "#" * 50])
@@ -78,24 +68,25 @@ def test_what_the_normaliser_or_an_added_token_would_touch_is_not(text: str) -> 
 def test_other_tokenizers_have_no_shorter_way() -> None:
     lower = FastTokenizer.from_str(wordpiece().to_str())
     lower.normalizer = Lowercase()
-    for made in (FastTokenizer.from_str(bpe().to_str()), FastTokenizer.from_str(unigram().to_str()), lower):
-        made.enable_truncation(LONGEST)
-        assert PlainText.of(made) is None
-    assert PlainText.of(FastTokenizer.from_str(wordpiece().to_str())) is None
     whole_words = FastTokenizer.from_str(wordpiece().to_str())
     whole_words.model = WordLevel(wordpiece().get_vocab(), unk_token="[UNK]")  # noqa: S106 - a token of the vocabulary
-    whole_words.enable_truncation(LONGEST)
-    assert PlainText.of(whole_words) is None
+    for made in (
+        FastTokenizer.from_str(bpe().to_str()),
+        FastTokenizer.from_str(unigram().to_str()),
+        lower,
+        whole_words,
+    ):
+        assert PlainText.of(made) is None
 
 
 def test_a_word_too_long_for_the_model_is_unknown_although_the_vocabulary_has_it() -> None:
     long = "a" * 101
     made = FastTokenizer(WordPiece({"[UNK]": 0, "a": 1, "##a": 2, long: 3}, unk_token="[UNK]"))  # noqa: S106 - likewise
     made.normalizer, made.pre_tokenizer = BertNormalizer(), BertPreTokenizer()
-    made.enable_truncation(LONGEST)
     plain = PlainText.of(made)
     assert plain is not None
-    assert plain.ids(f"a {long} {long[:3]}") == made.encode(f"a {long} {long[:3]}").ids == [1, 0, 1, 2, 2]
+    text = f"a {long} {long[:3]}"
+    assert plain.ids([text], are_short=True) == [made.encode(text).ids] == [[1, 0, 1, 2, 2]]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,8 @@ def tokenizer_with(processor: Any) -> FastTokenizer:
 def rows(tokenizer: FastTokenizer, *texts: str, **options: Any) -> Any:
     ours = Tokenizer(FastTokenizer.from_str(tokenizer.to_str()), LONGEST, threads=1)
     try:
-        return asyncio.run(ours.encode_rows([texts], **options))[0]
+        encode: Any = ours.encode_pairs([texts], **options) if len(texts) > 1 else ours.encode(texts, **options)
+        return asyncio.run(encode)[0]
     finally:
         ours.close()
 
@@ -46,31 +47,20 @@ def expected(tokenizer: FastTokenizer, *texts: str, strategy: PairTruncation, di
 
 
 @pytest.mark.parametrize("processor", [BERT, ROBERTA], ids=["bert", "roberta"])
-@given(first=WORDS, second=WORDS, from_start=st.booleans())
-def test_a_pair_is_the_library_s(processor: Any, first: str, second: str, from_start: bool) -> None:
+@given(texts=st.lists(WORDS, min_size=1, max_size=2), from_start=st.booleans())
+def test_a_row_is_the_library_s(processor: Any, texts: list[str], from_start: bool) -> None:
     tokenizer = tokenizer_with(processor)
-    found = rows(tokenizer, first, second, from_start=from_start)
-    direction = "left" if from_start else "right"
-    row = expected(tokenizer, first, second, strategy="longest_first", direction=direction)
+    found = rows(tokenizer, *texts, from_start=from_start)
+    row = expected(tokenizer, *texts, strategy="longest_first", direction="left" if from_start else "right")
     assert found.input_ids.tolist() == row.ids
     assert ([0] * len(row.ids) if found.type_ids is None else found.type_ids.tolist()) == row.type_ids
-    assert found.segments == row.sequence_ids
-    assert found.encoding is not None
-    assert found.encoding.tokens == row.tokens
-    assert found.encoding.offsets == row.offsets
-    assert found.encoding.special_tokens_mask == row.special_tokens_mask
+    assert found.segments == (row.sequence_ids if len(texts) > 1 else None)
+    for name in ("tokens", "offsets", "word_ids", "special_tokens_mask"):
+        assert getattr(found.encoding, name) == getattr(row, name), name
     assert found.truncated == bool(row.overflowing)
-    assert found.full_length == len(tokenizer.encode(first, second).ids)
-
-
-@given(text=WORDS, from_start=st.booleans())
-def test_a_single_text_is_the_library_s(text: str, from_start: bool) -> None:
-    tokenizer = tokenizer_with(BERT)
-    found = rows(tokenizer, text, from_start=from_start, ids_only=True)
-    row = expected(tokenizer, text, strategy="longest_first", direction="left" if from_start else "right")
-    assert found.input_ids.tolist() == row.ids
-    assert found.type_ids is None
-    assert found.segments is None
+    assert found.full_length == len(tokenizer.encode(*texts).ids)
+    alone = rows(tokenizer, *texts, from_start=from_start, ids_only=True)
+    assert (alone.encoding, alone.input_ids.tolist()) == (None, row.ids)
 
 
 @given(first=WORDS, second=WORDS)
@@ -112,7 +102,7 @@ def test_a_long_query_of_many_documents_is_held_once(wording: PairWording | None
     ours = Tokenizer(make_tokenizer(), LONGEST, threads=1, pair_wording=wording)
     tracemalloc.start()
     try:
-        found = asyncio.run(ours.encode_rows([(query, f"mat {place}") for place in range(count)], ids_only=True))
+        found = asyncio.run(ours.encode_pairs([(query, f"mat {place}") for place in range(count)], ids_only=True))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -146,7 +136,7 @@ def test_rows_are_refused_by_their_lengths_before_they_are_made() -> None:
     pairs = [["the cat " * 9, "sat"], ["the", "a mat"], ["the cat " * 9, "sat on a mat"]]
     ours = Tokenizer(make_tokenizer(), LONGEST, threads=1)
     with pytest.raises(TooLarge, match="enough"):
-        asyncio.run(ours.encode_rows(pairs, most=(None, 2), check_lengths=check))
-    made = asyncio.run(ours.encode_rows(pairs, most=(None, 2)))
+        asyncio.run(ours.encode_pairs(pairs, most=(None, 2), check_lengths=check))
+    made = asyncio.run(ours.encode_pairs(pairs, most=(None, 2)))
     ours.close()
     assert checked == [[len(row.input_ids) for row in made]]

@@ -1,0 +1,202 @@
+"""Work of many requests on threads, in fair turns: texts to tokenise, or to explain. It knows neither.
+
+Requests are cut into parts, which take turns by the rule of the batcher's queue. What would wait too long is refused.
+"""
+
+import asyncio
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+from service.batching.admission import CLOSED, DrainRate, delay_refusal
+from service.batching.queue import BatchLimits, JobQueue, QueuedRequest, QueuedText
+from service.errors import DeadlineExceeded, InternalError, NotReady, Overloaded
+from service.machine import lower_thread_priority
+
+T = TypeVar("T")
+
+_ONE_PART = BatchLimits(max_tokens=1, max_padding=0.0, max_pairs=1)  # whatever its size, a part runs alone
+
+
+class Part(NamedTuple):
+    """A part of a request, done in one go: what it costs, at least 1, and the work."""
+
+    cost: int
+    work: Callable[[], Any]
+
+
+class _Request(QueuedRequest):
+    """A request that waits for its parts. Guarded by the queue's lock, but for the future, which is its loop's."""
+
+    __slots__ = ("future", "join", "left", "loop", "parts", "results")
+
+    def __init__(self, parts: Sequence[Part], join: Callable[[list[Any]], Any]) -> None:
+        super().__init__()
+        self.parts = parts
+        self.join = join
+        self.results: list[Any] = [None] * len(parts)
+        self.left = len(parts)
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[tuple[Any, Exception | None]] = self.loop.create_future()
+
+    def resolve(self, result: Any, error: Exception | None = None) -> None:
+        """Tells the event loop its outcome; called on any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no one waits there any more
+            self.loop.call_soon_threadsafe(self._resolve, result, error)
+
+    def _resolve(self, result: Any, error: Exception | None) -> None:
+        if not self.future.done():
+            self.future.set_result((result, error))
+
+
+class WorkQueue:
+    """Requests that wait for threads.
+
+    Args:
+        name: of the threads.
+        threads: how many.
+        max_delay: seconds that a request may have to wait, beside 16 times its own work; one that would is refused.
+        nice: how far the threads give way to others.
+        before_part: called on the thread before each part; what it takes counts as no part's.
+        after_part: called on the thread after each part, with what it cost.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        threads: int,
+        *,
+        max_delay: float = math.inf,
+        nice: int = 0,
+        before_part: Callable[[], object] = lambda: None,
+        after_part: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        self._num_threads = threads
+        self._max_delay = max_delay
+        self._before_part = before_part
+        self._after_part = after_part
+        self._lock = threading.Lock()
+        self._queue: JobQueue[_Request] = JobQueue(_ONE_PART)
+        self._at_work = 0  # what the parts cost that are being done
+        self._rate = DrainRate()
+        self._is_closed = False
+        self.pool = ThreadPoolExecutor(threads, name, initializer=lower_thread_priority, initargs=(nice,))
+
+    @property
+    def waiting(self) -> int:
+        """What the parts cost that wait for a thread."""
+        return self._queue.tokens
+
+    async def run(self, parts: Sequence[Part], join: Callable[[list[Any]], T], deadline: float | None = None) -> T:
+        """Does the work of all parts of a request.
+
+        Args:
+            parts: at least one.
+            join: makes the answer of what the parts gave, in their order; called on a thread too.
+            deadline: `time.monotonic()` value after which no one waits any more; what is left is dropped then.
+
+        Raises:
+            Overloaded: the expected wait is too long; `retry_after` says when it will not be.
+            DeadlineExceeded: the deadline passed.
+            NotReady: closed.
+            Exception: what the work raised; InternalError for what is no Exception.
+        """
+        seconds = math.inf if deadline is None else deadline - time.monotonic()
+        if seconds <= 0:
+            raise DeadlineExceeded()
+        request = _Request(parts, join)
+        try:
+            self._add(request, seconds)
+            async with asyncio.timeout(None if deadline is None else seconds):
+                result, error = await request.future
+        except TimeoutError:
+            raise DeadlineExceeded() from None
+        finally:
+            with self._lock:
+                self._queue.remove(request)
+            del request  # which holds the error
+        if error is None:
+            answer: T = result
+            return answer
+        try:
+            raise error
+        finally:
+            del error  # it holds this frame, and so the texts, until a collection of garbage finds them
+
+    def early_refusal(self, cost: int) -> Overloaded | None:
+        """Why a request that costs this, which no one has read yet, would be refused; None if it would not."""
+        with self._lock:
+            return self._refusal(cost, math.inf)
+
+    def close(self) -> None:
+        """Ends the threads without waiting for them; requests that wait fail."""
+        with self._lock:
+            self._is_closed = True
+            waiting = self._queue.requests()
+        self.pool.shutdown(wait=False)
+        for request in waiting:
+            request.resolve(None, NotReady(CLOSED))
+
+    def _add(self, request: _Request, seconds: float) -> None:
+        texts = [QueuedText(request, index, part.cost) for index, part in enumerate(request.parts)]
+        with self._lock:
+            if self._is_closed:
+                raise NotReady(CLOSED)
+            refusal = self._refusal(sum(text.length for text in texts), seconds)
+            if refusal is None:
+                self._queue.add(request, texts, time.monotonic())
+                for _ in range(min(len(texts), self._num_threads)):
+                    self.pool.submit(self._take_turns)
+                return
+        try:
+            raise refusal
+        finally:
+            del refusal  # as above
+
+    def _refusal(self, cost: int, seconds: float) -> Overloaded | None:
+        return delay_refusal(
+            self._rate,
+            cost,
+            ahead=min(self._at_work, self._num_threads * cost) + self._queue.ahead_of(cost),
+            workers=self._num_threads,
+            max_delay=self._max_delay,
+            time_left=seconds - self._rate.seconds_for(cost, self._num_threads),
+        )
+
+    def _take_turns(self) -> None:
+        while cost := self._take_turn():
+            self._after_part(cost)
+
+    def _take_turn(self) -> int:
+        """Does the part whose turn it is, on a thread of the pool; returns what it cost, 0 where none is left."""
+        with self._lock:
+            if self._is_closed or not (taken := self._queue.take(1)):
+                return 0
+            (text,) = taken
+            self._at_work += text.length
+        request = text.request
+        try:
+            self._before_part()
+            started = time.monotonic()
+            request.results[text.index] = request.parts[text.index].work()
+            if self._count(text, time.monotonic() - started):
+                request.resolve(request.join(request.results))
+        except BaseException as error:
+            with self._lock:
+                self._queue.remove(request)
+            request.resolve(None, error if isinstance(error, Exception) else InternalError())
+        finally:
+            with self._lock:
+                self._at_work -= text.length
+        return text.length
+
+    def _count(self, text: QueuedText[_Request], seconds: float) -> bool:
+        """Counts a part that is done; returns whether it was its request's last one."""
+        with self._lock:
+            self._rate.add(text.length, seconds)
+            text.request.left -= 1
+            return not text.request.left
