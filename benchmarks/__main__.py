@@ -3,6 +3,7 @@
 import argparse
 import ast
 import importlib
+import os
 import sys
 from pathlib import Path
 
@@ -27,9 +28,9 @@ QUESTIONS = {
     "gpu rates": "gpu:main",
     "http closed": "http.rates:closed",
     "http cost": "http.rates:cost",
-    "http neighbours": "http.neighbours:main",
-    "http open": "http.open:main",
-    "http storm": "http.storm:main",
+    "http neighbours": "http.overload:neighbours",
+    "http open": "http.overload:at_rates",
+    "http storm": "http.overload:storm",
     "http versions": "http.rates:versions",
     "inputs e5": "e5:e5",
     "inputs network": "inputs:network",
@@ -62,6 +63,7 @@ def main() -> None:
     chosen = parser.parse_args(sys.argv[1:3])
     question = f"{chosen.command} {chosen.question}"
     sys.argv = [f"python -m benchmarks {question}", *sys.argv[3:]]
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported
     module, _, function = QUESTIONS[question].partition(":")
     getattr(importlib.import_module(f"benchmarks.{module}"), function)()
 

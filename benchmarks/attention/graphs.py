@@ -1,19 +1,19 @@
 """Graphs without the service around them: explaining through the network, and blocks of queries under a window."""
 
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir
 import torch
 
 from benchmarks.lib.command import parser_of, program, whole
-from benchmarks.lib.report import Spread, Table, emit, in_turns, processor_seconds
+from benchmarks.lib.report import Table, compare_seconds, emit, processor_seconds
 from export.graph import trace
 from export.runtime import Session
-from export.texts import Inputs, graph_inputs
+from export.texts import graph_inputs
 from model.artifact import Artifact
 from model.attention import LOCAL_ATTENTION_OP
 from model.config import EncoderConfig
@@ -37,28 +37,21 @@ def explaining() -> None:
     parser.add_argument("artifacts", nargs="+", type=Path, metavar="ARTIFACT", help="artifacts in fp32")
     parser.add_argument("--tokens", type=whole, nargs="+", default=[20, 64, 128], help="lengths of the texts")
     arguments = parser.parse_args()
-    artifacts = {path: Artifact.open(path) for path in arguments.artifacts}
+    artifacts = {str(path): Artifact.open(path) for path in arguments.artifacts}
     decomposers = {path: OnnxDecomposer(artifact) for path, artifact in artifacts.items()}
+    smallest = min(artifact.manifest.config.vocab_size for artifact in artifacts.values())
     table = Table("explaining", "explaining a text")
     for tokens in arguments.tokens:
-        smallest = min(artifact.manifest.config.vocab_size for artifact in artifacts.values())
         text = WholeText(np.random.default_rng(tokens).integers(0, smallest, tokens))
-        candidates = {path: partial(explaining_seconds, found, text) for path, found in decomposers.items()}
-        measured = in_turns(candidates, arguments.rounds)
-        for path, seconds in measured.items():
-            spread, runs = Spread.of(seconds), len(source_runs(text))
-            table.add(
-                artifact=str(path), tokens=tokens, runs=runs, processor_ms=1000 * spread.median, spread=str(spread)
-            )
+        ways = {path: partial(processor_seconds, partial(explain, found, text)) for path, found in decomposers.items()}
+        table.rows += [{"tokens": tokens, **row} for row in compare_seconds(ways, arguments.rounds)]
     emit("attention explaining", [table])
 
 
-def explaining_seconds(decomposer: OnnxDecomposer, text: WholeText) -> float:
-    """Of this thread, for all runs of a text."""
-    started = time.thread_time()
+def explain(decomposer: OnnxDecomposer, text: WholeText) -> None:
+    """All runs of a text."""
     for sources in source_runs(text):
         decomposer.run(text, sources, Cancellation())
-    return time.thread_time() - started
 
 
 @program
@@ -73,17 +66,20 @@ def windows() -> None:
     parser.add_argument("--layers", type=whole, default=3, help="of the network")
     arguments = parser.parse_args()
     config = config_of(arguments.layers, max(2048, *arguments.lengths))
-    blocks, dense = sessions(config)
+    graphs = dict(zip(("blocks", "dense"), sessions(config), strict=True))
     table = Table("windows", "one text: local layers in blocks, and dense")
     for length in arguments.lengths:
         ids = np.random.default_rng(length).integers(0, config.vocab_size, (1, length))
         inputs = graph_inputs(config, ids, np.array([length]))
-        table.add(tokens=length, **compare(blocks, dense, inputs, arguments.rounds))
+        ways = {name: partial(processor_seconds, partial(graph.run, inputs)) for name, graph in graphs.items()}
+        table.rows += [{"tokens": length, **row} for row in compare_seconds(ways, arguments.rounds)]
     emit("attention windows", [table], layers=arguments.layers, rounds=arguments.rounds)
 
 
 def config_of(layers: int, positions: int) -> EncoderConfig:
     """ModernBERT-base (Warner et al. 2024, table 4) with fewer layers and a small vocabulary."""
+    biases = ("up_bias", "down_bias", "attention_bias", "output_bias", "norm_bias")
+    without: dict[str, Any] = dict.fromkeys(biases, False)
     return EncoderConfig(
         vocab_size=1000,
         hidden_size=768,
@@ -93,11 +89,7 @@ def config_of(layers: int, positions: int) -> EncoderConfig:
         intermediate_size=1152,
         max_positions=positions,
         gated=True,
-        up_bias=False,
-        down_bias=False,
-        attention_bias=False,
-        output_bias=False,
-        norm_bias=False,
+        **without,
         norm_eps=1e-5,
         pre_norm=True,
         first_attention_norm=False,
@@ -122,12 +114,3 @@ def sessions(config: EncoderConfig) -> tuple[Session, Session]:
                 node.attributes["longest_dense"] = onnx_ir.AttrInt64("longest_dense", ANY_LENGTH)
         onnx_ir.save(model, path)
         return blocks, Session(path, threads=1)
-
-
-def compare(blocks: Session, dense: Session, inputs: Inputs, rounds: int) -> dict[str, float]:
-    """Medians in milliseconds, and how many times as long the dense layers take, by round."""
-    candidates = {"blocks": partial(blocks.run, inputs), "dense": partial(dense.run, inputs)}
-    found = in_turns({name: partial(processor_seconds, run) for name, run in candidates.items()}, rounds)
-    ratios = Spread.of([slow / fast for slow, fast in zip(found["dense"], found["blocks"], strict=True)])
-    milliseconds = {f"{name}_cpu_ms": 1000 * Spread.of(seconds).median for name, seconds in found.items()}
-    return {**milliseconds, "ratio": ratios.median, "lowest": ratios.lowest, "highest": ratios.highest}

@@ -128,7 +128,12 @@ def started(
 
 
 def polyhead(
-    artifact: Path, settings: Mapping[str, str], *, port: int | None = None, checkout: Path | None = None
+    artifact: Path,
+    settings: Mapping[str, str],
+    *,
+    port: int | None = None,
+    checkout: Path | None = None,
+    program: Sequence[str] = ("service",),
 ) -> AbstractContextManager[Server]:
     """This project's service on an artifact, on a free port unless told.
 
@@ -137,33 +142,25 @@ def polyhead(
         settings: `POLYHEAD_*` variables.
         port: where it listens.
         checkout: folder whose code it runs; the working directory's if None.
+        program: module and first arguments; `benchmarks.http.servers` has services that leave something out.
     """
     port = free_port() if port is None else port
     environment = {"POLYHEAD_HOST": "127.0.0.1", "POLYHEAD_PORT": str(port), **settings}
-    command = [sys.executable, "-m", "service", "--model", str(artifact.resolve())]
+    command = [sys.executable, "-m", *program, "--model", str(artifact.resolve())]
     return started(command, port, "/readyz", environment, checkout)
-
-
-def lacking(kind: str, *flags: str, **environment: str) -> AbstractContextManager[Server]:
-    """A server that leaves something out, of a kind of `benchmarks.http.servers`."""
-    port = free_port()
-    command = [sys.executable, "-m", "benchmarks.http.servers", kind, *flags]
-    own = {"POLYHEAD_HOST": "127.0.0.1", "POLYHEAD_PORT": str(port), **environment}
-    return started(command, port, "/readyz", own)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], address: Address, path: str, log: IO[bytes]) -> None:
     deadline = time.monotonic() + READY_LIMIT
-    while not is_ready(address, path):
+    while not _is_ready(address, path):
         if process.poll() is not None or time.monotonic() > deadline:
             log.seek(0)
-            last = last_line(log.read().decode(errors="replace"), "it wrote nothing")
-            raise CannotMeasure(f"the server was not ready (exit code {process.poll()}): {last[-2000:]}")
+            last = last_line(log.read().decode(errors="replace"))
+            raise CannotMeasure(f"the server was not ready (exit code {process.poll()}): {last}")
         time.sleep(POLL)
 
 
-def is_ready(address: Address, path: str) -> bool:
-    """Whether the path answers 200."""
+def _is_ready(address: Address, path: str) -> bool:
     connection = http.client.HTTPConnection(address.host, address.port, timeout=5)
     try:
         connection.request("GET", path)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ class Task:
         texts: the texts.
         rows: their token ids, special tokens included.
         plans: which texts go into which run, by name.
-        precisions: that the worker offers, in its own words.
+        precision: in the worker's own words.
         calibration: token ids of other texts, to choose the ranges of int8 by.
         queries: what each text is scored against or compared with, if pairs are.
     """
@@ -41,13 +41,12 @@ class Task:
     texts: Sequence[str]
     rows: Sequence[Sequence[int]]
     plans: Mapping[str, Plan]
-    precisions: Sequence[str] = ()
+    precision: str = ""
     calibration: Sequence[Sequence[int]] = ()
     queries: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(NamedTuple):
     """What a worker offers.
 
     Attributes:
@@ -59,18 +58,12 @@ class Peer:
     embed: Callable[[Sequence[int]], NDArray[np.float32]]
 
 
-def pad(task: Task, indices: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Token ids and mask `[B, S]` of some texts, padded on the right."""
-    return pad_rows([task.rows[index] for index in indices])
-
-
 def pad_rows(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Token ids and mask `[B, S]`, padded on the right."""
-    input_ids = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
-    mask = np.zeros_like(input_ids)
-    for index, row in enumerate(rows):
-        input_ids[index, : len(row)] = row
-        mask[index, : len(row)] = 1
+    lengths = np.array([len(row) for row in rows])
+    mask = (np.arange(lengths.max()) < lengths[:, np.newaxis]).astype(np.int64)
+    input_ids = np.zeros_like(mask)
+    input_ids[mask == 1] = np.concatenate([np.asarray(row, np.int64) for row in rows])
     return input_ids, mask
 
 
@@ -90,9 +83,9 @@ def pull(
         return list(pool.map(lambda item: timed(partial(run, item)), items))
 
 
-def layouts(cores: int) -> list[tuple[int, int]]:
-    """Workers and threads of each: one worker on all cores, and a worker a core."""
-    return list(dict.fromkeys([(1, cores), (cores, 1)]))
+def layouts_of(cores: int) -> list[tuple[int, int]]:
+    """Workers and threads of each: a worker a core, and one worker on all cores."""
+    return list(dict.fromkeys([(cores, 1), (1, cores)]))
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -104,27 +97,21 @@ def timed(run: Callable[[], object]) -> float:
 
 def serve(make: Callable[[Task], Peer]) -> None:
     """Reads the task, makes the peer, and answers until the input ends."""
-    answers = _claim_stdout()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print goes to standard error
+
+    def say(value: object) -> None:
+        answers.write(json.dumps(value) + "\n")
+        answers.flush()
+
     peer = make(Task(**json.loads(sys.stdin.readline())))
-    _say(answers, list(peer.ways))
+    say(list(peer.ways))
     for line in sys.stdin:
         request = json.loads(line)
         if isinstance(request, list):
-            _say(answers, peer.embed(request).tolist())
+            say(peer.embed(request).tolist())
             continue
         began, used = time.perf_counter(), time.process_time()
         latencies = list(peer.ways[request]())
         seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - used
-        _say(answers, {"seconds": seconds, "cpu_seconds": cpu_seconds, "latencies": latencies})
-
-
-def _claim_stdout() -> IO[str]:
-    """Keeps standard output for answers; what libraries print goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    return answers
-
-
-def _say(answers: IO[str], value: object) -> None:
-    answers.write(json.dumps(value) + "\n")
-    answers.flush()
+        say({"seconds": seconds, "cpu_seconds": cpu_seconds, "latencies": latencies})

@@ -10,27 +10,24 @@ Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's f
 header, word, definition.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import spearmanr
 
 from benchmarks.lib.command import new_file, parser_of, positive, program, whole
-from benchmarks.lib.report import Table, emit, labels, processor_seconds
+from benchmarks.lib.report import Table, emit, processor_seconds
 from benchmarks.lib.texts import make_batch, tokenize
-from benchmarks.quality.vectors import Vectors, embed, inner_product, read_definitions, recall, require_same_size
+from benchmarks.quality.vectors import Vectors, embed, inner_product, read_definitions, recall
 from export.heads.corpus import Pairs, read_pairs
 from export.pruning.driver import halve
 from export.pruning.picture import Line, Panel, draw_panels, plain
 from export.similarity import row_cosines
 from model.artifact import GRAPH, Artifact
-from service.inference.backend import Batch
 from service.inference.onnx_backend import OnnxBackend
 
 BATCH_SIZES = (1, 8, 32)
@@ -47,10 +44,20 @@ Row = dict[str, Any]
 @program
 def main() -> None:
     """Measures every artifact against the first, prints and draws."""
-    arguments = _parse()
+    parser = parser_of(__doc__, "pairs", takes="about half a minute an artifact")
+    parser.add_argument("artifacts", nargs="+", type=Path, metavar="DIR", help="artifacts; the first is the reference")
+    parser.add_argument("--healed", type=Path, nargs="+", default=[], metavar="DIR", help="healed ones, drawn apart")
+    parser.add_argument("--definitions", type=Path, metavar="CSV", help="words and their definitions")
+    parser.add_argument("--words", type=whole, default=3_000, help="words to find, among as many definitions")
+    parser.add_argument("--seconds", type=positive, default=2.0, help="CPU time a batch size and artifact")
+    parser.add_argument("--only", choices=("quality", "speed"), help="one of the two tables")
+    parser.add_argument("--plot", type=new_file, metavar="SVG", help="picture of cosine, Spearman and speed")
+    arguments = parser.parse_args()
+    if arguments.plot and arguments.only:
+        parser.error("--plot draws both tables: leave --only out")
     directories = [*arguments.artifacts, *arguments.healed]
     artifacts = {directory: Artifact.open(directory) for directory in directories}  # refused before the first is run
-    names, pairs = labels(directories), read_pairs(arguments.pairs)
+    pairs = read_pairs(arguments.pairs)
     defined = read_definitions(arguments.definitions, arguments.words) if arguments.definitions else []
     first = Vectorized.of(partial(embed, directories[0]), pairs, defined)
     tables = []
@@ -58,20 +65,26 @@ def main() -> None:
         quality = Table("quality", "quality on rated pairs, and size")
         for directory, artifact in artifacts.items():
             found = first if directory == directories[0] else Vectorized.of(partial(embed, directory), pairs, defined)
-            described = describe(artifact, artifacts[directories[0]])
-            quality.add(artifact=names[directory], **described, **found.figures(first, directory))
+            cells = {
+                "artifact": str(directory),
+                "heads": sum(artifact.manifest.config.num_heads),
+                "removed %": 100 * share_removed(artifact, artifacts[directories[0]]),
+                "graph MB": artifact.manifest.files[GRAPH].size / 1e6,
+            }
+            quality.add(**cells, **found.figures(first))
         tables.append(quality)
     if arguments.only != "quality":
-        tables.append(speed_table(artifacts, first.sentences, arguments.seconds, names))
+        tables.append(speed_table(artifacts, first.sentences, arguments.seconds))
     if arguments.plot:
         rows = [{**one, **other} for one, other in zip(*(table.rows for table in tables), strict=True)]
-        drawn = panels(rows[: len(arguments.artifacts)], [rows[0], *rows[len(arguments.artifacts) :]])
-        arguments.plot.write_text(draw_panels("Healed and not healed", drawn), encoding="utf-8")
+        lines = {"not healed": ("a", rows[: len(arguments.artifacts)])}
+        if arguments.healed:
+            lines["healed"] = ("c", [rows[0], *rows[len(arguments.artifacts) :]])
+        arguments.plot.write_text(draw_panels("Healed and not healed", panels(lines)), encoding="utf-8")
     emit("quality artifacts", tables, pairs=len(pairs.ratings))
 
 
-@dataclass(frozen=True, slots=True)
-class Vectorized:
+class Vectorized(NamedTuple):
     """A network's vectors of length 1: of the sentences of rated pairs, each once, of words and of definitions."""
 
     pairs: Pairs
@@ -90,13 +103,8 @@ class Vectorized:
         found = np.split(embeds([*sentences, *words, *definitions]), np.cumsum([len(sentences), len(defined)]))
         return cls(pairs, sentences, *found)
 
-    def figures(self, first: "Vectorized", name: str | Path) -> Row:
-        """Cells of the quality table, next to the first artifact.
-
-        Raises:
-            CannotMeasure: the vectors are of another size.
-        """
-        require_same_size(self.vectors, first.vectors, name)
+    def figures(self, first: "Vectorized") -> Row:
+        """Cells of the quality table, next to the first artifact, whose vectors have the same size."""
         chosen, _ = halve(len(self.pairs.ratings))
         others = sorted(set(range(len(self.pairs.ratings))) - set(chosen))
         spearman, other = self.spearman(), self.spearman(others)
@@ -111,7 +119,9 @@ class Vectorized:
             "worst": float(cosines.min()),
         }
         if len(self.words):
-            row["recall %"] = 100 * self._recall(first) / first._recall(first)
+            documents = first.definitions.astype(np.float64)
+            found, of_first = (recall(one.words.astype(np.float64), documents, inner_product) for one in (self, first))
+            row["recall %"] = 100 * found / of_first
         return row
 
     def spearman(self, places: Sequence[int] | None = None) -> float:
@@ -121,15 +131,6 @@ class Vectorized:
         chosen = slice(None) if places is None else list(places)
         return 100 * float(spearmanr((left * right).sum(axis=1)[chosen], self.pairs.ratings[chosen])[0])
 
-    def _recall(self, first: "Vectorized") -> float:
-        return recall(self.words.astype(np.float64), first.definitions.astype(np.float64), inner_product)
-
-
-def describe(artifact: Artifact, first: Artifact) -> Row:
-    """Heads and size."""
-    heads, size = sum(artifact.manifest.config.num_heads), artifact.manifest.files[GRAPH].size / 1e6
-    return {"heads": heads, "removed %": 100 * share_removed(artifact, first), "graph MB": size}
-
 
 def share_removed(artifact: Artifact, whole: Artifact) -> float:
     """Share of the whole network's heads that an artifact lacks."""
@@ -137,32 +138,27 @@ def share_removed(artifact: Artifact, whole: Artifact) -> float:
 
 
 def time_in_turns(whole: Artifact, other: Artifact, texts: list[str], seconds: float) -> dict[int, tuple[float, float]]:
-    """By batch size: median CPU milliseconds of the other, and the median of how many times faster it is."""
+    """By batch size: median CPU milliseconds of the other, and the median of how many times faster it is.
+
+    One batch a size, of texts evenly over the pairs.
+    """
     backends = [OnnxBackend(artifact, intra_op_threads=1) for artifact in (whole, other)]
+    drawn = [texts[index * len(texts) // max(BATCH_SIZES)] for index in range(max(BATCH_SIZES))]
+    rows = sorted(tokenize(whole, drawn), key=len)
     found = {}
-    for size, batch in batches_by_size(whole, texts).items():
+    for size in BATCH_SIZES:
+        begin = (len(rows) - size) // 2
+        batch = make_batch(rows[begin : begin + size])
         turns: list[list[float]] = []
         end = time.process_time() + seconds
         while len(turns) < 7 or time.process_time() < end:
             turns.append([processor_seconds(partial(backend.run, batch)) for backend in backends])
         times = np.array(turns[2:])  # the first two warm up
         found[size] = (1000 * float(np.median(times[:, 1])), float(np.median(times[:, 0] / times[:, 1])))
-    for backend in backends:
-        backend.close()
     return found
 
 
-def batches_by_size(artifact: Artifact, texts: list[str]) -> dict[int, Batch]:
-    """One batch a size, of texts evenly over the pairs."""
-    drawn = [texts[index * len(texts) // max(BATCH_SIZES)] for index in range(max(BATCH_SIZES))]
-    rows = sorted(tokenize(artifact, drawn), key=len)
-    middle = len(rows) // 2
-    return {size: make_batch(rows[middle - size // 2 : middle - size // 2 + size]) for size in BATCH_SIZES}
-
-
-def speed_table(
-    artifacts: Mapping[Path, Artifact], texts: list[str], seconds: float, names: Mapping[Path, str]
-) -> Table:
+def speed_table(artifacts: Mapping[Path, Artifact], texts: list[str], seconds: float) -> Table:
     """Times every artifact against the first."""
     first = next(iter(artifacts.values()))
     shares = {directory: share_removed(artifact, first) for directory, artifact in artifacts.items()}
@@ -170,7 +166,7 @@ def speed_table(
     bare = next((directory for directory, share in shares.items() if share == 1), None)
     table = Table("speed", "CPU ms of a run, times faster than the first, bound; by batch size")
     for directory, by_size in timings.items():
-        cells: Row = {"artifact": names[directory], "removed %": 100 * shares[directory]}
+        cells: Row = {"artifact": str(directory), "removed %": 100 * shares[directory]}
         for size, (milliseconds, faster) in by_size.items():
             heads_take = None if bare is None else 1 - 1 / timings[bare][size][1]
             bound = None if heads_take is None else 1 / (1 - heads_take * shares[directory])
@@ -179,11 +175,10 @@ def speed_table(
     return table
 
 
-def panels(pruned: Sequence[Row], healed: Sequence[Row]) -> list[Panel]:
-    """A panel a figure: not healed and healed, by the share of heads removed; each list begins with the first."""
-    lines = (("not healed", "a", pruned), ("healed", "c", healed))
+def panels(lines: Mapping[str, tuple[str, Sequence[Row]]]) -> list[Panel]:
+    """A panel a figure, by the share of heads removed; each line has its style, and rows that begin with the first."""
     return [
-        Panel(title, "heads removed", [_line(column, *line) for line in lines if len(line[2]) > 1], percent=True)
+        Panel(title, "heads removed", [_line(column, name, *line) for name, line in lines.items()], percent=True)
         for title, column in WHAT_IS_DRAWN
     ]
 
@@ -191,19 +186,3 @@ def panels(pruned: Sequence[Row], healed: Sequence[Row]) -> list[Panel]:
 def _line(column: str, name: str, kind: str, rows: Sequence[Row]) -> Line:
     by_share = sorted(rows, key=lambda row: float(row["removed %"]))
     return Line(name, plain((row["removed %"] / 100, row[column]) for row in by_share), kind)
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="about half a minute an artifact")
-    parser.add_argument("artifacts", nargs="+", type=Path, metavar="DIR", help="artifacts; the first is the reference")
-    parser.add_argument("--healed", type=Path, nargs="+", default=[], metavar="DIR", help="healed ones, drawn apart")
-    parser.add_argument("--pairs", type=Path, required=True, metavar="CSV", help="rated pairs of sentences")
-    parser.add_argument("--definitions", type=Path, metavar="CSV", help="words and their definitions")
-    parser.add_argument("--words", type=whole, default=3_000, help="words to find, among as many definitions")
-    parser.add_argument("--seconds", type=positive, default=2.0, help="CPU time a batch size and artifact")
-    parser.add_argument("--only", choices=("quality", "speed"), help="one of the two tables")
-    parser.add_argument("--plot", type=new_file, metavar="SVG", help="picture of cosine, Spearman and speed")
-    arguments = parser.parse_args()
-    if arguments.plot and arguments.only:
-        parser.error("--plot draws both tables: leave --only out")
-    return arguments

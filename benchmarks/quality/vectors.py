@@ -2,7 +2,7 @@
 
 import csv
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from export.heads.corpus import read_pairs
 from model.artifact import Artifact, Manifest
 from service.answers.vectors import quantize
 from service.inference.onnx_backend import OnnxBackend
+from service.requests.schemas import VectorFormat
 
 BATCH_TEXTS = 16
 DEPTH = 10
@@ -36,9 +37,8 @@ def formats() -> None:
     header, word, definition. The documents are the definitions of the rows whose hashes are the smallest, the queries
     the words of the first of these. A word finds its definition if fewer than 10 others are at least as near.
     """
-    parser = parser_of(formats.__doc__, takes="a few minutes")
+    parser = parser_of(formats.__doc__, "pairs", takes="a few minutes")
     parser.add_argument("artifact", type=Path, metavar="DIR", help="an embedder's artifact")
-    parser.add_argument("--pairs", type=Path, required=True, metavar="CSV", help="rated pairs of sentences")
     parser.add_argument("--definitions", type=Path, required=True, metavar="CSV", help="words and their definitions")
     parser.add_argument("--documents", type=whole, default=10_000, help="definitions to search in")
     parser.add_argument("--queries", type=whole, default=2_000, help="words to find them by, not more than documents")
@@ -47,13 +47,18 @@ def formats() -> None:
     if manifest.vector_ranges is None:
         raise CannotMeasure(f"{arguments.artifact} has no ranges for int8 vectors; export it again")
     rated = read_pairs(arguments.pairs)
-    rows = read_definitions(arguments.definitions, arguments.documents)
-    words, definitions = [word for word, _ in rows[: arguments.queries]], [definition for _, definition in rows]
+    defined = read_definitions(arguments.definitions, arguments.documents)
+    words, definitions = [word for word, _ in defined[: arguments.queries]], [definition for _, definition in defined]
     vectors = embed(arguments.artifact, [*rated.left, *rated.right, *words, *definitions])
     ends = np.cumsum([len(rated.left), len(rated.right), len(words)])
-    left, right, queries, documents = np.split(vectors, ends)
     table = Table("formats", "quality of vectors in fewer bits")
-    add_rows(table, manifest, (left, right), rated.ratings, (queries, documents))
+    for name, compared_by, scores in FORMS:
+        numbers, size = in_form(vectors, name, manifest)
+        left, right, queries, documents = np.split(numbers, ends)
+        similarity = scores(left[:, np.newaxis], right[:, np.newaxis])[:, 0, 0]
+        spearman = 100 * float(spearmanr(similarity, rated.ratings)[0])
+        figures = {"spearman x 100": spearman, "recall@10 %": recall(queries, documents, scores)}
+        table.add(**{"vectors": name, "compared by": compared_by, "bytes a vector": size, **figures})
     emit("quality formats", [table], pairs=len(rated.ratings), queries=len(words), documents=len(definitions))
 
 
@@ -73,14 +78,6 @@ def embed(directory: Path, texts: list[str]) -> Vectors:
     return normalized
 
 
-def require_same_size(vectors: Vectors, first: Vectors, name: str | Path) -> None:
-    """Raises `CannotMeasure` where vectors [texts, D] are of another size than the first artifact's."""
-    if vectors.shape != first.shape:
-        raise CannotMeasure(
-            f"{name} has vectors of {vectors.shape[1]} dimensions, the first artifact of {first.shape[1]}"
-        )
-
-
 def inner_product(queries: Numbers, documents: Numbers) -> Numbers:
     """[..., Q, D] and [..., N, D] -> [..., Q, N], larger is nearer."""
     return np.asarray(queries @ np.swapaxes(documents, -1, -2))
@@ -94,15 +91,12 @@ def nearness(queries: Numbers, documents: Numbers) -> Numbers:
 
 def in_form(vectors: Vectors, name: str, manifest: Manifest) -> tuple[Numbers, int]:
     """Vectors [N, D] as the numbers that are compared, and the bytes of one."""
-    if name == "float32":
-        return vectors.astype(np.float64), vectors.itemsize * vectors.shape[1]
-    if name == "binary":
-        packed = quantize(vectors, "ubinary", manifest)
-        return np.unpackbits(packed, axis=1).astype(np.float64), packed.shape[1]
-    levels = quantize(vectors, "int8" if name == "int8" else "uint8", manifest)
-    return levels.astype(np.float64), levels.shape[1]
+    coded: NDArray[Any] = quantize(vectors, QUANTIZED[name], manifest) if name in QUANTIZED else vectors
+    numbers = np.unpackbits(coded, axis=1) if name == "binary" else coded
+    return numbers.astype(np.float64), coded.itemsize * coded.shape[1]
 
 
+QUANTIZED: Mapping[str, VectorFormat] = {"int8": "int8", "uint8": "uint8", "binary": "ubinary"}
 FORMS: tuple[tuple[str, str, Scores], ...] = (
     ("float32", "inner product", inner_product),
     ("int8", "inner product", inner_product),
@@ -141,14 +135,3 @@ def read_definitions(path: Path, documents: int) -> list[tuple[str, str]]:
     if len(chosen) < documents:
         raise CannotMeasure(f"{path} defines {len(chosen)} words, {documents} are wanted: lower --documents")
     return list(chosen.items())[:documents]
-
-
-def add_rows(table: Table, manifest: Manifest, sides: tuple[Vectors, Vectors], ratings: Any, found: Any) -> None:
-    """A row a form; `sides` are the rated pairs' vectors, `found` the vectors of queries and documents."""
-    for name, compared_by, scores in FORMS:
-        (left, size), (right, _) = (in_form(side, name, manifest) for side in sides)
-        similarity = scores(left[:, np.newaxis], right[:, np.newaxis])[:, 0, 0]
-        queries, documents = (in_form(vectors, name, manifest)[0] for vectors in found)
-        spearman = 100 * float(spearmanr(similarity, ratings)[0])
-        figures = {"spearman x 100": spearman, "recall@10 %": recall(queries, documents, scores)}
-        table.add(**{"vectors": name, "compared by": compared_by, "bytes a vector": size, **figures})

@@ -6,84 +6,73 @@ shares out connections; beside it stands the kernel's own way, `SO_REUSEPORT`, w
 real model; PSS counts what processes share once.
 """
 
-import argparse
 import socket
+from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
-from functools import partial
+from contextlib import AbstractContextManager, ExitStack, suppress
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.lib.command import parser_of, program, whole
-from benchmarks.lib.comparison import Sample, encode_requests, over_http, require_answers, resumed
+from benchmarks.lib.comparison import encode_requests, medians, over_http
 from benchmarks.lib.load import Request
-from benchmarks.lib.report import Spread, Table, emit, in_turns
-from benchmarks.lib.server import Server, lacking, polyhead, pss_bytes
+from benchmarks.lib.report import Spread, Table, emit, in_turns, median, percentiles
+from benchmarks.lib.server import Server, polyhead, pss_bytes
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
 
 DRAWS = 200  # of the kernel's, for each number of clients
 TEXT_SECONDS = 0.002  # of a worker for each text
 CONNECTIONS = 64  # requests under way at any time
-Layout = tuple[int, int]  # processes, workers of all of them
 
 
-def measure_rates(arguments: argparse.Namespace, requests: Sequence[Request]) -> Table:
+def measure_rates(arguments: Namespace, requests: Sequence[Request]) -> Table:
     """Requests a second by processes and workers, all layouts alternately."""
-    layouts = [(count, workers) for workers in arguments.workers for count in arguments.processes if count <= workers]
     with ExitStack() as stack:
         ways = {}
-        for layout in layouts:
-            server = stack.enter_context(_waiting(arguments.model, layout))
-            server.pause()
-            measure = over_http(server, requests, CONNECTIONS, arguments.seconds)
-            ways[layout] = partial(resumed, server, measure)
+        for workers, count in product(arguments.workers, arguments.processes):
+            if count <= workers:
+                server = stack.enter_context(_waiting(arguments.model, count, workers))
+                ways[count, workers] = over_http(server, requests, CONNECTIONS, arguments.seconds)
         results = in_turns(ways, arguments.rounds)
     table = Table("rates", f"a model that waits {1000 * TEXT_SECONDS:g} ms a text, {CONNECTIONS} connections")
-    for layout, samples in results.items():
-        require_answers(str(layout), samples)
-        table.add(**_describe(layout, samples, results[1, layout[1]]))
+    for (count, workers), samples in results.items():
+        found = medians(f"{count} x {workers}", samples)
+        rates, ones = ([sample.requests_per_s or 0.0 for sample in some] for some in (samples, results[1, workers]))
+        table.add(
+            processes=count,
+            workers=workers,
+            requests_per_s=found["requests_per_s"],
+            spread=str(Spread.of(rates)),
+            times_one=median([rate / one for rate, one in zip(rates, ones, strict=True)]),
+            p99_ms=percentiles([latency for sample in samples for latency in sample.latencies])["p99_ms"],
+            server_cores=found["server_cores"],
+            client_cores=found["client_cores"],
+        )
     return table
 
 
-def _describe(layout: Layout, samples: Sequence[Sample], of_one: Sequence[Sample]) -> dict[str, object]:
-    rates, ones = ([sample.requests_per_s or 0.0 for sample in some] for some in (samples, of_one))
-    latencies = [latency for sample in samples for latency in sample.latencies]
-    return {
-        "processes": layout[0],
-        "workers": layout[1],
-        "requests_per_s": Spread.of(rates).median,
-        "spread": str(Spread.of(rates)),
-        "times_one": float(np.median([rate / one for rate, one in zip(rates, ones, strict=True)])),
-        "p99_ms": 1000 * float(np.percentile(latencies, 99)),
-        "server_cores": Spread.of([sample.server_cores or 0.0 for sample in samples]).median,
-        "client_cores": Spread.of([sample.client_cores or 0.0 for sample in samples]).median,
-    }
+def _waiting(model: Path, processes: int, workers: int) -> AbstractContextManager[Server]:
+    layout = {"POLYHEAD_PROCESSES": str(processes), "POLYHEAD_WORKERS": str(workers // processes)}
+    settings = {**layout, "TEXT_SECONDS": str(TEXT_SECONDS)}
+    return polyhead(model, settings, program=("benchmarks.http.servers", "no-model"))
 
 
-def _waiting(model: Path, layout: Layout) -> AbstractContextManager[Server]:
-    processes, workers = layout
-    flags = ("--model", str(model), "--processes", str(processes), "--workers", str(workers // processes))
-    return lacking("no-model", *flags, TEXT_SECONDS=str(TEXT_SECONDS))
-
-
-def measure_balance(arguments: argparse.Namespace) -> Table:
+def measure_balance(arguments: Namespace) -> Table:
     """The share of connections that the busiest process has: the parent's way, and the kernel's."""
     table = Table("balance", "connections of the busiest process")
     for processes in [count for count in arguments.processes if count > 1]:
-        with _waiting(arguments.model, (processes, processes)) as server:
+        with _waiting(arguments.model, processes, processes) as server:
             for clients in arguments.clients:
-                shares = [_kernel_share(clients, processes) for _ in range(DRAWS)]
-                table.add(
-                    clients=clients,
-                    processes=processes,
-                    **{
-                        "parent_busiest_%": 100 * _parent_share(server, clients),
-                        "kernel_busiest_%": 100 * float(np.mean(shares)),
-                        "kernel_all_in_one_%": 100 * float(np.mean([share == 1 for share in shares])),
-                    },
-                )
+                shares = np.array([_kernel_share(clients, processes) for _ in range(DRAWS)])
+                cells = {
+                    "parent_busiest_%": 100 * _parent_share(server, clients),
+                    "kernel_busiest_%": 100 * float(shares.mean()),
+                    "kernel_all_in_one_%": 100 * float((shares == 1).mean()),
+                }
+                table.add(clients=clients, processes=processes, **cells)
     return table
 
 
@@ -109,26 +98,24 @@ def _kernel_share(clients: int, processes: int) -> float:
     """The same of sockets that listen on one port with `SO_REUSEPORT`."""
     with ExitStack() as stack:
         first = stack.enter_context(socket.create_server(("127.0.0.1", 0), reuse_port=True))
-        rest = [socket.create_server(first.getsockname(), reuse_port=True) for _ in range(processes - 1)]
-        for other in rest:
-            stack.enter_context(other)
+        address = first.getsockname()
+        rest = [stack.enter_context(socket.create_server(address, reuse_port=True)) for _ in range(processes - 1)]
         for _ in range(clients):
-            stack.enter_context(socket.create_connection(first.getsockname()))
+            stack.enter_context(socket.create_connection(address))
         return max(_accepted(listener, stack) for listener in (first, *rest)) / clients
 
 
 def _accepted(listener: socket.socket, stack: ExitStack) -> int:
     listener.setblocking(False)
     count = 0
-    while True:
-        try:
+    with suppress(BlockingIOError):
+        while True:
             stack.enter_context(listener.accept()[0])
-        except BlockingIOError:
-            return count
-        count += 1
+            count += 1
+    return count
 
 
-def measure_memory(arguments: argparse.Namespace, requests: Sequence[Request]) -> Table:
+def measure_memory(arguments: Namespace, requests: Sequence[Request]) -> Table:
     """Memory of the real service when it is ready and has answered, by processes."""
     table = Table("memory", "MB, one worker a process")
     for count in arguments.processes:

@@ -52,10 +52,9 @@ NUMBERS = [
     ("service replicas", "--rate", "1"),
     ("service startup", "--rounds", "0"),
     ("service startup", "--requests", "0"),
-    ("service startup", "--set", "POLYHEAD_WORKERS"),
+    ("http open", "--set", "POLYHEAD_WORKERS"),
     ("attention cost", "--lengths", "0"),
     ("attention claims", "--runs", "0"),
-    ("http storm", "--clients", "16 2"),
     ("service processes", "--processes", "2"),
     ("engine transformers", "--lengths", "4096"),
     ("gpu rates", "--product", "0"),
@@ -149,11 +148,11 @@ def run_script(name: str, *arguments: object) -> dict[str, Any]:
 SMALL: dict[str, tuple[str, dict[str, str]]] = {
     "attention claims": ("--only softmax values --runs 3", {"value_stream": "active_change"}),
     "attention cost": ("--rounds 1 --seconds 0.1 --lengths 24", {"attention_cost": "p50_ms"}),
-    "attention explaining": ("--tokens 9 --rounds 1", {"explaining": "processor_ms"}),
-    "attention windows": ("--lengths 1100 --layers 2 --rounds 1", {"windows": "ratio"}),
+    "attention explaining": ("--tokens 9 --rounds 1", {"explaining": "cpu_ms"}),
+    "attention windows": ("--lengths 1100 --layers 2 --rounds 1", {"windows": "times_first"}),
     "engine transformers": (
         "--network tiny --lengths 5 --rounds 1 --precisions --onnx --layers 1",
-        {"transformers": "by_the_graph"},
+        {"transformers": "times_first"},
     ),
     "gpu rates": (
         "--provider cpu --product 64 --lengths 16 --tokens 16 --rounds 1 --texts 16",

@@ -59,7 +59,7 @@ def test_spearman_of_some_of_the_pairs(pairs_file: Path, generator: np.random.Ge
     odd = 100 * spearmanr(similarities[1::2], pairs.ratings[1::2])[0]
     assert found.spearman(range(1, 20, 2)) == pytest.approx(odd)
     _, judged = halve(20)  # the pairs that heads are not chosen by
-    figures = found.figures(found, pairs_file)
+    figures = found.figures(found)
     assert figures[NOT_CHOSEN_BY] == found.spearman(sorted(judged)) != figures["spearman"]
 
 
