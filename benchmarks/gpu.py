@@ -3,8 +3,7 @@
 `parity`: each artifact on the device against the fp32 artifact of the same weights on the CPU. `peak`: the rate of ONNX
 Runtime's own large matrix product in each precision (int8: float32), on the device, on random data. `rates`: full
 batches of real tokens, from few to many, with one worker and with two (the second prepares while the first computes).
-`nodes`: what runs where, and which attention kernel. `--provider cpu` runs the same on the CPU, to try
-it.
+`nodes`: what runs where, and which attention kernel. `--provider cpu` runs the same on the CPU, to try it.
 """
 
 import argparse
@@ -15,16 +14,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import helper, numpy_helper, parser
+from onnx import helper, numpy_helper
 
 from benchmarks.lib.command import CannotMeasure, last_line, parser_of, program, whole
 from benchmarks.lib.engines import Engine, Layout, run_pass
@@ -47,14 +46,6 @@ KERNEL = re.compile(r"SdpaKernel=(\w+)")  # AttentionKernelDebugInfo::Print
 CHAIN = 8  # products of one run that measures the peak
 PEAK_SECONDS = 1.0
 ELEMENTS = {"fp16": "float16", "bf16": "bfloat16"}  # all else multiplies float32
-
-
-class Case(NamedTuple):
-    """What one row of `rates` measures."""
-
-    length: int
-    texts: int
-    layout: Layout
 
 
 def compare_with_reference(engines: Sequence[Engine], references: Sequence[Engine], texts: Sequence[str]) -> Table:
@@ -84,14 +75,6 @@ def compare_with_reference(engines: Sequence[Engine], references: Sequence[Engin
     return table
 
 
-def cases(engine: Engine, lengths: Sequence[int], tokens: Sequence[int]) -> Iterator[Case]:
-    """Every length that there are positions for, in batches of about this many tokens, for each layout."""
-    longest = engine.artifact.manifest.config.max_positions
-    for length in (length for length in lengths if length <= longest):
-        for texts in dict.fromkeys(max(1, count // length) for count in tokens):
-            yield from (Case(length, texts, layout) for layout in engine.backends)
-
-
 def measure(
     engines: Sequence[Engine], texts: Sequence[str], peaks: Mapping[str, float], arguments: argparse.Namespace
 ) -> Table:
@@ -99,19 +82,22 @@ def measure(
     table = Table("rates", "full batches, real tokens")
     for engine in engines:
         ids = list(chain.from_iterable(tokenize(engine.artifact, texts)))
+        config = engine.artifact.manifest.config
         runs = {}
-        for case in cases(engine, arguments.lengths, arguments.tokens):
-            batch = make_batch(np.resize(ids, (case.texts, case.length)).tolist())
-            backend, workers = engine.backends[case.layout], case.layout.workers
-            runs[case] = partial(run_pass, backend, [batch] * RUNS * workers, workers)
-        for case, passes in in_turns(runs, arguments.rounds).items():
+        for length, tokens in product(arguments.lengths, arguments.tokens):
+            if length <= config.max_positions:
+                batch = make_batch(np.resize(ids, (max(1, tokens // length), length)).tolist())
+                for layout, backend in engine.backends.items():
+                    run = partial(run_pass, backend, [batch] * RUNS * layout.workers, layout.workers)
+                    runs[length, len(batch.lengths), layout.workers] = run
+        for (length, in_batch, workers), passes in in_turns(runs, arguments.rounds).items():
             rate = Spread.of([one.tokens_per_s for one in passes])
-            flops = rate.median * flops_per_token(engine.artifact.manifest.config, case.length)
+            flops = rate.median * flops_per_token(config, length)
             table.add(
                 engine=engine.name,
-                length=case.length,
-                texts=case.texts,
-                workers=case.layout.workers,
+                length=length,
+                texts=in_batch,
+                workers=workers,
                 tokens_per_s=rate.median,
                 spread=str(rate),
                 p50_ms=percentiles([latency for one in passes for latency in one.latencies])["p50_ms"],
@@ -138,12 +124,9 @@ def flops_per_token(config: EncoderConfig, sequence_length: int) -> float:
 
 
 def measure_peak(precision: str, provider: str, size: int) -> float:
-    """Operations a second; a multiply-add is two.
+    """Operations a second of [n, n] operands, n being the size; a multiply-add is two.
 
-    Args:
-        precision: of the operands; int8 artifacts are held against fp32's, which their attention runs in.
-        provider: `cuda` or `cpu`, with the options that the service gives it.
-        size: n of the [n, n] operands.
+    int8 artifacts are held against fp32's, which their attention runs in. `cuda` and `cpu` have the service's options.
     """
     graph = _chain(ELEMENTS.get(precision, "float"), size)
     session = ort.InferenceSession(graph, providers=list(PROVIDERS[provider]), enable_fallback=0)
@@ -165,7 +148,7 @@ def _chain(element: str, size: int) -> bytes:
     """`x W W ... W` in the element type; W's scale keeps the values' size."""
     kind = getattr(onnx.TensorProto, element.upper())
     products = "\n".join(f"x{index + 1} = MatMul(x{index}, w)" for index in range(CHAIN))
-    model = parser.parse_model(f"""
+    model = onnx.parser.parse_model(f"""
         <ir_version: 10, opset_import: ["": 21]>
         peak (float[{size}, {size}] x) => ({element}[{size}, {size}] y) {{
             x0 = Cast<to = {kind}>(x)

@@ -44,19 +44,6 @@ PAD = 0
 POOLING = "pooled final vectors"
 
 
-class EmbeddingsGiven(nn.Module):
-    """Instead of an embedding layer: its output [T, D] is given, whatever the ids."""
-
-    def __init__(self, embeddings: nn.Module, embedded: Tensor) -> None:
-        super().__init__()
-        self.token = embeddings.token
-        self.embedded = embedded
-
-    def forward(self, *_: object) -> Tensor:
-        """[T, D]."""
-        return self.embedded
-
-
 def run(encoder: Encoder, ids: list[int], *, shows_heads: bool = False) -> EncoderOutput:
     """One text; with the heads' weights and value norms if they will be shown."""
     layers = torch.full((encoder.config.num_layers,), shows_heads)
@@ -169,12 +156,11 @@ def _embedded(encoder: Encoder, ids: list[int], typed_as: list[int] | None = Non
 
 def _gradient(encoder: Encoder, ids: list[int], embedded: Tensor, other: Tensor, *, is_cosine: bool) -> Tensor:
     """Of the text's product with the other's vector by the embedding layer's output, [n, D]."""
-    embeddings, start = encoder.embeddings, embedded.detach().requires_grad_()
-    encoder.set_submodule("embeddings", EmbeddingsGiven(embeddings, start))
-    output = run(encoder, ids).task_output[0]
+    start = embedded.detach().requires_grad_()
+    with encoder.embeddings.register_forward_hook(lambda *_: start):
+        output = run(encoder, ids).task_output[0]
     product = (nn.functional.normalize(output, dim=0) if is_cosine else output) @ other
     (found,) = torch.autograd.grad(product, start)
-    encoder.set_submodule("embeddings", embeddings)
     return found
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from argparse import ArgumentTypeError, Namespace
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -16,10 +15,11 @@ from tqdm import tqdm
 
 from benchmarks.lib.command import CannotMeasure, new_file, not_negative, parser_of, positive, program, whole
 from benchmarks.lib.comparison import encode_requests, fetch
-from benchmarks.lib.load import OpenRun, Request, Tally, poisson_schedule, run_closed_loop, run_open_loop
-from benchmarks.lib.report import Spread, Table, draw_curves, emit, in_turns, median, percentiles
+from benchmarks.lib.load import OpenRun, Request, Tally, poisson_schedule, run_closed_loop, run_open_loop, sum_up
+from benchmarks.lib.report import Spread, Table, emit, in_turns, median, percentiles
 from benchmarks.lib.server import Server, free_port, polyhead
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
+from export.pruning.picture import Line, Panel, draw_panels, plain
 from model.artifact import Artifact
 
 CONNECTIONS = 4096  # most requests under way at once
@@ -28,6 +28,10 @@ WARMUP = 2.0  # seconds of a flood or a storm before it counts: the queue fills,
 OTHER, RATE = "other", 30.0  # the second model's name, and requests a second to it
 PROBE_INTERVAL = 0.1  # seconds
 PROBE_LIMIT = 10.0  # seconds, after which a probe has failed
+WHAT_IS_DRAWN = {
+    "Answers a second": {"answered": "goodput_per_s"},
+    "Probes on new connections, p99 in ms": {"first port": "probe_p99_ms", "admin port": "admin_p99_ms"},
+}
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n"
 
 Probe = tuple[float, bool]  # seconds, and whether it got 200
@@ -78,14 +82,8 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def offer(server: Server, requests: Sequence[Request], rate: float, arguments: Namespace) -> dict[str, Any]:
-    """Offers a number of requests a second: shares of the due requests, goodput, latency of the accepted ones.
-
-    Raises:
-        CannotMeasure: it is too little to count anything.
-    """
+    """Offers a number of requests a second: shares of the due requests, goodput, latency of the accepted ones."""
     schedule = poisson_schedule(rate, arguments.warmup + arguments.seconds)
-    if not schedule or schedule[-1] <= arguments.warmup:
-        raise CannotMeasure(f"{rate:g}/s: no request is due after the warm-up: raise --share or --seconds")
     count = server.count_cores()
     run: OpenRun = run_open_loop(server.address, requests, schedule, connections=CONNECTIONS, warmup=arguments.warmup)
     due = run.due.statuses.total()
@@ -125,16 +123,9 @@ def neighbours() -> None:
         results = in_turns(ways, arguments.rounds)
     table = Table("neighbours", f"the second model, {RATE:g} requests/s of one text")
     for name, measured in results.items():
-        seen, of_flood = (sum((pair[which].statuses for pair in measured), Counter[int]()) for which in (0, 1))
-        table.add(
-            first_model=name,
-            answered=seen[200],
-            refused=seen[429],
-            failed=seen.total() - seen[200] - seen[429],
-            **percentiles([latency for ours, _ in measured for latency in ours.latencies]),
-            flood_answered=of_flood[200],
-            flood_refused=of_flood[429],
-        )
+        seen, flooding = (sum_up(tallies) for tallies in zip(*measured, strict=True))
+        of_flood = {f"flood_{kind}": flooding[kind] for kind in ("answered", "refused")}
+        table.add(first_model=name, **seen, **of_flood)
     emit("http neighbours", [table], texts=fingerprint(texts))
 
 
@@ -175,15 +166,11 @@ def storm() -> None:
     for row in rows:
         table.add(**row, **{"of_best_%": 100 * row["goodput_per_s"] / best})
     if arguments.plot is not None:
-        columns = {column: [row[column] for row in rows] for column in rows[0]}
-        panels = {
-            "Answers a second, by clients that ask again at once": {"answered": columns["goodput_per_s"]},
-            "Probes on new connections, 99th percentile in ms": {
-                "first port": columns["probe_p99_ms"],
-                "admin port": columns["admin_p99_ms"],
-            },
-        }
-        draw_curves(arguments.plot, arguments.clients, panels)
+        panels = [
+            Panel(title, "clients", [_line(name, column, rows) for name, column in drawn.items()], logarithmic=True)
+            for title, drawn in WHAT_IS_DRAWN.items()
+        ]
+        arguments.plot.write_text(draw_panels("A storm of retries", panels), encoding="utf-8")
     emit("http storm", [table], texts=fingerprint(texts))
 
 
@@ -210,6 +197,10 @@ def probe_for(ports: Sequence[int], warmup: float, seconds: float) -> list[list[
 
     asyncio.run(probe_all())
     return found
+
+
+def _line(name: str, column: str, rows: Sequence[dict[str, Any]]) -> Line:
+    return Line(name, plain((row["clients"], row[column]) for row in rows))
 
 
 async def _probe(port: int, into: list[Probe]) -> None:

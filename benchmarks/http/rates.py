@@ -15,12 +15,11 @@ from benchmarks.lib.comparison import (
     fetch,
     http_name,
     http_ways,
-    medians,
     over_http,
     ratios,
 )
 from benchmarks.lib.engines import Engine
-from benchmarks.lib.report import Table, emit, in_turns, median
+from benchmarks.lib.report import Table, emit
 from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
@@ -100,13 +99,11 @@ def cost() -> None:
         for name, command in servers.items():
             server = stack.enter_context(polyhead(arguments.model, {}, program=command))
             ways[name] = over_http(server, requests, arguments.connections, arguments.seconds)
-        results = in_turns(ways, arguments.rounds)
-    table = Table("cost", f"processor time a request, {arguments.connections} connections")
-    for name, samples in results.items():
-        table.add(
-            server=name,
-            requests_per_s=medians(name, samples)["requests_per_s"],
-            server_us=1e6 * median([(sample.server_cores or 0) / (sample.requests_per_s or 1) for sample in samples]),
-            client_us=1e6 * median([(sample.client_cores or 0) / (sample.requests_per_s or 1) for sample in samples]),
-        )
+        title = f"processor time a request, {arguments.connections} connections"
+        rates = compare(title, ways, arguments.rounds)
+    table = Table("cost", title)
+    for row in rates.rows:
+        cells = {kind: row[kind] for kind in ("way", "requests_per_s")}
+        spent = {f"{who}_us": 1e6 * row[f"{who}_cores"] / row["requests_per_s"] for who in ("server", "client")}
+        table.add(**cells, **spent)
     emit("http cost", [table], texts=fingerprint(texts))

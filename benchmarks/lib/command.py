@@ -61,11 +61,7 @@ LOAD: Mapping[str, Any] = {"connections": 16, "texts_per_request": [1, 32], "sec
 def parser_of(doc: str | None, *shared: str, takes: str, **defaults: Any) -> argparse.ArgumentParser:
     """A parser that explains its question: the docstring, how long it takes with its defaults, and every default.
 
-    Args:
-        doc: the question's docstring.
-        *shared: which of `SHARED` it takes besides those with defaults.
-        takes: how long, in words.
-        **defaults: of other arguments of `SHARED`.
+    It has the `shared` arguments of `SHARED`, and others of these with the given defaults.
     """
     made = argparse.ArgumentParser(
         sys.argv[0], description=inspect.cleandoc(doc or ""), epilog=f"Takes {takes}.", formatter_class=_Formatter

@@ -1,15 +1,11 @@
-"""Several ways to encode the same texts, measured in turns and laid side by side.
-
-It knows a way as a function that measures once and returns a `Sample`.
-"""
+"""Several ways to encode the same texts, measured in turns and laid side by side."""
 
 import json
 import socket
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,29 +22,17 @@ MEDIANS = ("tokens_per_s", "texts_per_s", "requests_per_s", "server_cores", "cli
 WARMUP = 0.3  # seconds before each closed loop counts; a whole round of warm-up comes before the first that does
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One measurement of one way; cores and requests are those of HTTP.
+class Sample(NamedTuple):
+    """One measurement of one way; requests and cores of HTTP, processor time of an engine without it."""
 
-    Attributes:
-        tokens_per_s: real tokens, special ones included.
-        texts_per_s: texts.
-        latencies: seconds, of each request, or of each run if there are no requests.
-        requests_per_s: HTTP requests answered with 200.
-        server_cores: cores that the server kept busy.
-        client_cores: cores that the load generator kept busy.
-        failed: answers that were neither 200 nor 429.
-        cpu_us_a_token: processor time of an engine without HTTP; others on the machine change it less than a rate.
-    """
-
-    tokens_per_s: float
+    tokens_per_s: float  # real tokens, special ones included
     texts_per_s: float
-    latencies: Sequence[float] = ()
-    requests_per_s: float | None = None
-    server_cores: float | None = None
-    client_cores: float | None = None
-    failed: int = 0
-    cpu_us_a_token: float | None = None
+    latencies: Sequence[float] = ()  # seconds, of each request, or of each run if there are no requests
+    requests_per_s: float | None = None  # answered with 200
+    server_cores: float | None = None  # that the server kept busy
+    client_cores: float | None = None  # that the load generator kept busy
+    failed: int = 0  # answers that were neither 200 nor 429
+    cpu_us_a_token: float | None = None  # others on the machine change it less than a rate
 
 
 Way = Callable[[], Sample]
@@ -58,18 +42,10 @@ Words = tuple[str, ...]  # that the names of a group of ways all hold, the first
 def encode_requests(
     texts: Sequence[str], rows: Sequence[TokenIds], per_request: int, options: Mapping[str, Any] | None = None
 ) -> list[Request]:
-    """Requests of `per_request` texts each, every text used once; what is left over is dropped.
+    """Requests of `per_request` texts each, 1 being a text and no list; `options` are further fields of the body.
 
     Without the model's default prompt: its tokens would count, and the engine and the peers encode the texts alone.
-
-    Args:
-        texts: what to send.
-        rows: their token ids, for counting.
-        per_request: 1 sends a text, more a list.
-        options: further fields of the body.
-
-    Raises:
-        CannotMeasure: there are too few texts for one request.
+    Raises as `requests_of`.
     """
 
     def body(part: list[str]) -> dict[str, Any]:
@@ -85,7 +61,18 @@ def requests_of(
     per_request: int,
     body: Callable[[list[str]], Mapping[str, Any]],
 ) -> list[Request]:
-    """Requests to any route; `body` makes one of the texts in it. Else, and what it raises, as `encode_requests`."""
+    """Requests to any route, every text used once; what is left over is dropped.
+
+    Args:
+        path: of the route.
+        texts: what to send.
+        rows: their token ids, for counting.
+        per_request: texts of each.
+        body: makes one of the texts in it.
+
+    Raises:
+        CannotMeasure: there are too few texts for one request.
+    """
     if len(texts) < per_request:
         raise CannotMeasure(f"{len(texts)} texts make no request of {per_request}: raise --texts")
     parts = [slice(start, start + per_request) for start in range(0, len(texts) - per_request + 1, per_request)]
@@ -174,31 +161,22 @@ def compare(title: str, ways: Mapping[str, Way], rounds: int) -> Table:
     """Measures every way once a round and summarises each by its medians.
 
     Raises:
-        CannotMeasure: a server answered with an error: such a rate means nothing.
+        CannotMeasure: requests failed, or none was answered: such a rate means nothing.
     """
     table = Table("rates", title)
     for way, samples in in_turns(ways, rounds).items():
+        if failed := sum(sample.failed for sample in samples):
+            raise CannotMeasure(f"{way}: {failed} requests failed; see the server's log")
+        if not all(sample.texts_per_s for sample in samples):
+            raise CannotMeasure(f"{way}: no request was answered within the time: raise --seconds")
+        columns = {column: [getattr(sample, column) for sample in samples] for column in MEDIANS}
         table.add(
             way=way,
-            **medians(way, samples),
+            **{column: None if values[0] is None else median(values) for column, values in columns.items()},
             spread=str(Spread.of([sample.tokens_per_s for sample in samples])),
             **percentiles([latency for sample in samples for latency in sample.latencies]),
         )
     return table
-
-
-def medians(way: str, samples: Sequence[Sample]) -> dict[str, float | None]:
-    """The medians of what was measured.
-
-    Raises:
-        CannotMeasure: requests failed, or none was answered: such a rate means nothing.
-    """
-    if failed := sum(sample.failed for sample in samples):
-        raise CannotMeasure(f"{way}: {failed} requests failed; see the server's log")
-    if not all(sample.texts_per_s for sample in samples):
-        raise CannotMeasure(f"{way}: no request was answered within the time: raise --seconds")
-    columns = {column: [getattr(sample, column) for sample in samples] for column in MEDIANS}
-    return {column: None if values[0] is None else median(values) for column, values in columns.items()}
 
 
 def best_of(table: Table, words: Words) -> tuple[str, float] | None:

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -14,13 +13,10 @@ from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.comparison import Sample, Way
 from benchmarks.lib.texts import TokenIds, make_batch, standard_plans
 from benchmarks.peers.worker import layouts_of, pull
-from export.sources import find_folder
-from model.artifact import Artifact, hash_file
+from model.artifact import Artifact
 from service.inference.backend import Backend, Batch, Float32Array
 from service.inference.onnx_backend import ProviderUnavailable
 from service.inference.openvino_backend import load_backend
-
-WEIGHTS = "model.safetensors"
 
 
 class Layout(NamedTuple):
@@ -42,15 +38,8 @@ def run_pass(backend: Backend, batches: Sequence[Batch], workers: int) -> Sample
     return Sample(tokens / seconds, texts / seconds, latencies, cpu_us_a_token=1e6 * cpu_seconds / tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """An artifact, opened once a layout.
-
-    Attributes:
-        name: folder and precision; no other engine of a run has it.
-        artifact: the verified directory.
-        backends: a session a layout.
-    """
+class Engine(NamedTuple):
+    """An artifact, opened once a layout; its name is folder and precision."""
 
     name: str
     artifact: Artifact
@@ -103,21 +92,3 @@ class Engine:
     def pooled(self, rows: Sequence[TokenIds]) -> Float32Array:
         """Vectors `[B, D]` of a few texts, to compare others with."""
         return np.stack(list(next(iter(self.backends.values())).run(make_batch(rows)).output))
-
-
-def checkpoint_folder(model: str | None, artifact: Artifact) -> Path:
-    """The folder of a checkpoint, once it is sure that the artifact was made from it.
-
-    Args:
-        model: None for the default model, a folder or a Hugging Face id.
-        artifact: compared by the weights' SHA-256.
-
-    Raises:
-        CannotMeasure: the hashes differ.
-        SourceError: there is no such checkpoint.
-    """
-    folder = find_folder(model).path
-    found, expected = hash_file(folder / WEIGHTS), artifact.manifest.source.sha256
-    if found != expected:
-        raise CannotMeasure(f"{folder / WEIGHTS} has SHA-256 {found}, the artifact was made from {expected}")
-    return folder

@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import json
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,21 +18,20 @@ import numpy as np
 import uvloop
 from httptools import HttpResponseParser
 
+from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.report import percentiles
 
-DROPPED = 0  # status of a request whose connection ended before its answer
+DROPPED = 0  # status of a request whose connection ended before its answer, or that waited longer than the grace
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Where the server listens."""
 
     host: str
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A whole request as bytes, the work in it, and the status it should get."""
 
     data: bytes
@@ -132,30 +131,20 @@ GRACE = 30.0  # seconds that requests under way get to finish after the measurem
 class Tally:
     """The answers to the requests that one window counts.
 
-    Attributes:
-        seconds: length of the window.
-        latencies: seconds, of the answers with status 200.
-        statuses: answers by status; `DROPPED` where the connection ended first, or nothing came within the grace.
-        requests: requests answered with 200; one that straddles an edge of the window counts with the share of its
-            time that lies inside.
-        texts: their texts, counted the same way.
-        tokens: their tokens, likewise.
-        refused: answers 429 and 503, those that should say when to come back.
-        with_retry_after: how many of these had a Retry-After.
-        failed: answers with another status than the request expects or 429: a clean run has none.
-        client_cpu: CPU seconds of this process in the window.
+    Requests, texts and tokens are of those answered with 200; one that straddles an edge of the window counts with the
+    share of its time that lies inside.
     """
 
-    seconds: float
-    latencies: list[float] = field(default_factory=list)
+    seconds: float  # length of the window
+    latencies: list[float] = field(default_factory=list)  # seconds, of the answers with status 200
     statuses: Counter[int] = field(default_factory=Counter)
     requests: float = 0.0
     texts: float = 0.0
     tokens: float = 0.0
-    refused: int = 0
-    with_retry_after: int = 0
-    failed: int = 0
-    client_cpu: float = 0.0
+    refused: int = 0  # answers 429 and 503, those that should say when to come back
+    with_retry_after: int = 0  # of these
+    failed: int = 0  # answers with another status than the request expects or 429: a clean run has none
+    client_cpu: float = 0.0  # CPU seconds of this process in the window
 
     def add(self, request: Request, response: Response, latency: float, share: float = 1.0) -> None:
         """Counts one answer, its work with the given share."""
@@ -180,19 +169,22 @@ class Tally:
         }
 
 
+def sum_up(tallies: Sequence[Tally]) -> dict[str, float]:
+    """Requests by what became of them, and latencies; one is lost unless it is answered, or refused with 429."""
+    statuses = sum((tally.statuses for tally in tallies), Counter[int]())
+    answered, refused = statuses[200], statuses[429]
+    counts = {"sent": statuses.total(), "answered": answered, "refused": refused}
+    latencies = percentiles([latency for tally in tallies for latency in tally.latencies])
+    return {**counts, "lost": statuses.total() - answered - refused, **latencies}
+
+
 @dataclass
 class OpenRun:
-    """An open loop's two views of one window.
+    """An open loop's two views of one window."""
 
-    Attributes:
-        due: requests that were due within the window, whenever they were answered: latency and the shares of statuses.
-        done: answers that came within the window, whenever they were due: rates.
-        connections: most requests that were under way at once.
-    """
-
-    due: Tally
-    done: Tally
-    connections: int = 0
+    due: Tally  # requests due within the window, whenever they were answered: latency and the shares of statuses
+    done: Tally  # answers that came within the window, whenever they were due: rates
+    connections: int = 0  # most requests that were under way at once
 
 
 def poisson_schedule(rate: float, seconds: float, seed: int = 0) -> list[float]:
@@ -269,46 +261,40 @@ async def open_loop(
         schedule: when each request is due, seconds from the start, ascending.
         connections: most requests under way; one more waits, and its latency counts that.
         warmup: where the measured window starts; it ends with the schedule.
+
+    Raises:
+        CannotMeasure: no request is due in the window.
     """
+    if not schedule or schedule[-1] <= warmup:
+        raise CannotMeasure("no request is due after the warm-up: raise the rate or the seconds")
     window = schedule[-1] - warmup
     run = OpenRun(Tally(window), Tally(window))
-    opened: list[Connection] = []
+    slots, opened = asyncio.Semaphore(connections), list[Connection]()
     idle: list[Connection] = []
-    waiting: deque[tuple[float, Request]] = deque()
-    drivers: set[asyncio.Task[None]] = set()
     start = time.perf_counter()
 
-    async def drive(connection: Connection, scheduled: float, request: Request) -> None:
-        while True:
+    async def answer(scheduled: float, request: Request) -> None:
+        async with slots:
+            if not idle:
+                opened.append(Connection(address))
+                idle.append(opened[-1])
+            connection = idle.pop()
             response = await connection.send(request.data)
-            now = time.perf_counter() - start
-            if scheduled >= warmup:
-                run.due.add(request, response, now - scheduled)
-            if warmup <= now < schedule[-1]:
-                run.done.add(request, response, now - scheduled)
-            if not waiting:
-                break
-            scheduled, request = waiting.popleft()
-        idle.append(connection)
-
-    def dispatch(group: asyncio.TaskGroup, scheduled: float, request: Request) -> None:
-        if not idle and len(opened) == connections:
-            waiting.append((scheduled, request))
-            return
-        if not idle:
-            opened.append(Connection(address))
-            idle.append(opened[-1])
-        driver = group.create_task(drive(idle.pop(), scheduled, request))
-        drivers.add(driver)
-        driver.add_done_callback(drivers.discard)
+            idle.append(connection)
+        now = time.perf_counter() - start
+        if scheduled >= warmup:
+            run.due.add(request, response, now - scheduled)
+        if warmup <= now < schedule[-1]:
+            run.done.add(request, response, now - scheduled)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(_meter(run.done, warmup))
+        sent = []
         for scheduled, request in zip(schedule, itertools.cycle(requests), strict=False):
             if (wait := start + scheduled - time.perf_counter()) > 0:
                 await asyncio.sleep(wait)
-            dispatch(group, scheduled, request)
-        await _give_up_after(GRACE, list(drivers), opened)
+            sent.append(group.create_task(answer(scheduled, request)))
+        await _give_up_after(GRACE, sent, opened)
     run.connections = len(opened)
     return run
 
@@ -321,9 +307,8 @@ async def _meter(tally: Tally, warmup: float) -> None:
     tally.client_cpu = time.process_time() - used
 
 
-async def _give_up_after(seconds: float, drivers: list[asyncio.Task[None]], opened: list[Connection]) -> None:
-    """Waits for the drivers; past the limit their requests end as `DROPPED`, and so does every later one."""
-    if drivers:
-        await asyncio.wait(drivers, timeout=seconds)
+async def _give_up_after(seconds: float, tasks: list[asyncio.Task[None]], opened: list[Connection]) -> None:
+    """Waits for the tasks; past the limit their requests end as `DROPPED`, and so does every later one."""
+    await asyncio.wait(tasks, timeout=seconds)
     for connection in opened:
         connection.close()

@@ -6,7 +6,6 @@ is `benchmarks.peers.workers`.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import subprocess
@@ -14,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -24,9 +23,9 @@ from numpy.typing import NDArray
 
 from benchmarks.lib.command import CannotMeasure, last_line
 from benchmarks.lib.comparison import Sample, Way
-from benchmarks.lib.engines import checkpoint_folder
 from benchmarks.lib.texts import TokenIds, fingerprint, standard_plans, tokenize
 from benchmarks.peers.worker import Task
+from export.sources import find_folder
 from model.artifact import Artifact
 
 TORCH = "torch==2.13.0"  # pinned: an open range takes gigabytes of CUDA packages
@@ -38,12 +37,7 @@ VERSIONS = "import importlib.metadata as m, json; print(json.dumps({d.name: d.ve
 
 
 class Environment(NamedTuple):
-    """Packages of one peer.
-
-    Attributes:
-        name: of the folder.
-        packages: the installed packages, with versions; none where this project's own environment will do.
-    """
+    """Packages of one peer, with versions; none where this project's own environment will do."""
 
     name: str
     packages: tuple[str, ...]
@@ -58,7 +52,7 @@ class Environment(NamedTuple):
             return Path(sys.executable)
         folder = cache / self.name
         python, stamp = folder / "bin" / "python", folder / "made-for"
-        wanted = hashlib.sha256(repr((sys.version, self.packages)).encode()).hexdigest()
+        wanted = repr((sys.version, self.packages))
         if stamp.is_file() and stamp.read_text() == wanted:
             return python
         print(f"==> making an environment for {self.name} in {folder}", flush=True)
@@ -138,16 +132,12 @@ def run_command(command: Sequence[str]) -> str:
 
 
 class PeerProcess:
-    """An engine that has its task, in a process of its own; one line of JSON each way.
-
-    Attributes:
-        names: what it can measure.
-    """
+    """An engine that has its task, in a process of its own; one line of JSON each way; `names` is what it measures."""
 
     def __init__(self, process: subprocess.Popen[str], log: IO[bytes], task: Task) -> None:
         self._process, self._log = process, log
         self._texts, self._tokens = len(task.texts), sum(map(len, task.rows))
-        self.names: list[str] = self._ask(asdict(task))
+        self.names: list[str] = self._ask(task._asdict())
 
     def ways(self, prefix: str) -> dict[str, Way]:
         """Everything it can measure, each under the peer's name."""
@@ -204,25 +194,15 @@ def start_worker(python: Path, engine: str, task: Task, module: str = WORKERS) -
 
 @dataclass
 class Run:
-    """What every peer of one run encodes, and who is missing.
+    """What every peer of one run encodes, and who is missing."""
 
-    Attributes:
-        artifacts: this project's, by precision; all others are compared with the first.
-        texts: the encoded texts.
-        rows: the texts' token ids.
-        weights: folder of the checkpoint.
-        stack: ends servers and workers with the run.
-        skipped: why a peer is missing, by name.
-        versions: of the peers that are there, by environment.
-    """
-
-    artifacts: dict[str, Path]
+    artifacts: dict[str, Path]  # this project's, by precision; all others are compared with the first
     texts: list[str]
     rows: list[TokenIds]
-    weights: Path
-    stack: ExitStack
-    skipped: dict[str, str] = field(default_factory=dict)
-    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+    weights: Path  # folder of the checkpoint
+    stack: ExitStack  # ends servers and workers with the run
+    skipped: dict[str, str] = field(default_factory=dict)  # why a peer is missing, by name
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)  # of packages, by environment
 
     def attempt(self, name: str, make: Callable[[], dict[str, Way]]) -> dict[str, Way]:
         """A peer's ways, or none and the reason why."""
@@ -256,7 +236,7 @@ def opened(arguments: argparse.Namespace, texts: list[str]) -> Iterator[Run]:
     """The artifacts, the texts, and a stack for everything that is started.
 
     Raises:
-        CannotMeasure: two artifacts are of one precision, or not made from the checkpoint.
+        CannotMeasure: two artifacts are of one precision.
     """
     artifacts = [Artifact.open(directory) for directory in arguments.model]
     by_precision = {
@@ -264,9 +244,8 @@ def opened(arguments: argparse.Namespace, texts: list[str]) -> Iterator[Run]:
     }
     if len(by_precision) < len(artifacts):
         raise CannotMeasure("two artifacts are of one precision: rows are named by precision, so give one of each")
-    folders = [checkpoint_folder(arguments.weights, artifact) for artifact in artifacts]
     with ExitStack() as stack:
-        yield Run(by_precision, texts, tokenize(artifacts[0], texts), folders[0], stack)
+        yield Run(by_precision, texts, tokenize(artifacts[0], texts), find_folder(arguments.weights).path, stack)
 
 
 def add_peer_arguments(parser: argparse.ArgumentParser, peers: Sequence[str], default: Sequence[str]) -> None:

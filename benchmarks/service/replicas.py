@@ -12,8 +12,8 @@ import signal
 import threading
 import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,8 +23,8 @@ from tqdm import tqdm
 
 from benchmarks.lib.command import CannotMeasure, not_negative, parser_of, positive, program
 from benchmarks.lib.comparison import encode_requests
-from benchmarks.lib.load import Address, Request, Tally, poisson_schedule, run_open_loop
-from benchmarks.lib.report import Table, emit, percentiles
+from benchmarks.lib.load import Address, Request, Tally, poisson_schedule, run_open_loop, sum_up
+from benchmarks.lib.report import Table, emit
 from benchmarks.lib.server import Server, free_port, polyhead, started
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
@@ -52,11 +52,7 @@ class NoNginx(CannotMeasure):
 
 
 def configuration(port: int, replicas: Sequence[int], *, retry: bool = False, path: Path = CONFIG) -> str:
-    """The file as it stands, on these ports.
-
-    Raises:
-        ValueError: the file lacks a name that must be replaced.
-    """
+    """The file as it stands, on these ports; raises `ValueError` if it lacks a name that must be replaced."""
     text = path.read_text()
     swaps = {"127.0.0.1:8000": f"127.0.0.1:{port}"}
     swaps |= {f"127.0.0.1:{8001 + index}": f"127.0.0.1:{replica}" for index, replica in enumerate(replicas)}
@@ -85,13 +81,9 @@ class Nginx(NamedTuple):
 def nginx(
     replicas: Sequence[int], *, retry: bool = False, path: Path = CONFIG, ready: str = "/readyz"
 ) -> Iterator[Nginx]:
-    """Runs nginx until the block ends.
+    """Runs nginx before these ports until the block ends.
 
-    Args:
-        replicas: ports on 127.0.0.1.
-        retry: whether a request that was sent may be sent again, to another replica.
-        path: of the configuration.
-        ready: what answers 200 once nginx and its replicas do.
+    With `retry` a request that was sent may be sent again, to another replica. `ready` answers 200 once all are there.
 
     Raises:
         NoNginx: it is not installed.
@@ -109,7 +101,6 @@ def nginx(
             yield Nginx(server.address, log)
 
 
-FEWEST_REQUESTS = 20  # a window; arrivals are drawn, and one without any could say nothing
 Event = Callable[[Sequence["Replica"]], None]
 
 
@@ -141,7 +132,7 @@ class Replica:
 
 
 def replace_all(replicas: Sequence[Replica]) -> None:
-    """A rolling restart."""
+    """Replaces one after the other."""
     for replica in replicas:
         replica.stop()
         replica.start()
@@ -173,32 +164,15 @@ def load_through(
             schedule = poisson_schedule(arguments.rate, arguments.seconds, len(windows))
             windows.append(run_open_loop(address, requests, schedule, connections=1024).due)
 
-    with nginx([replica.port for replica in replicas], retry=retry) as proxy:
-        load = threading.Thread(target=offer, args=(proxy.address,), name="load")
-        load.start()
+    with nginx([replica.port for replica in replicas], retry=retry) as proxy, ThreadPoolExecutor(1) as pool:
+        offering = pool.submit(offer, proxy.address)
         try:
             time.sleep(1.5 * arguments.seconds)
             event(replicas)
         finally:
             over.set()
-            load.join()
+        offering.result()
         return windows, proxy.unanswered(replicas[0].port)
-
-
-def describe(name: str, windows: Sequence[Tally], unanswered: int) -> dict[str, object]:
-    """A row of the table."""
-    statuses = sum((tally.statuses for tally in windows), Counter[int]())
-    latencies = [latency for tally in windows for latency in tally.latencies]
-    return {
-        "run": name,
-        "sent": statuses.total(),
-        "answered": statuses[200],
-        "refused": statuses[429],
-        "lost": statuses.total() - statuses[200] - statuses[429],
-        "unanswered_by_it": unanswered,
-        **percentiles(latencies),
-        "max_ms": 1000 * max(latencies, default=0.0),
-    }
 
 
 @program
@@ -210,8 +184,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=positive, default=5.0, help="length of one window of load")
     parser.add_argument("--drain-delay", type=not_negative, default=1.0, help="of the replicas, seconds")
     arguments = parser.parse_args()
-    if arguments.rate * arguments.seconds < FEWEST_REQUESTS:
-        parser.error(f"--rate x --seconds: at least {FEWEST_REQUESTS} requests a window")
     artifact, texts = Artifact.open(arguments.model), load_texts("short", 500)
     requests = encode_requests(texts, tokenize(artifact, texts), 1)
     table = Table("replicas", f"two replicas behind nginx, {arguments.rate:g} requests/s")
@@ -221,5 +193,7 @@ def main() -> None:
             for replica in replicas:
                 replica.start()
                 stack.callback(replica.stop)
-            table.add(**describe(name, *load_through(replicas, requests, arguments, event, retry=retry)))
+            windows, unanswered = load_through(replicas, requests, arguments, event, retry=retry)
+        longest = max((latency for tally in windows for latency in tally.latencies), default=0.0)
+        table.add(run=name, unanswered_by_it=unanswered, **sum_up(windows), max_ms=1000 * longest)
     emit("service replicas", [table], texts=fingerprint(texts))

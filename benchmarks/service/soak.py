@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.lib.command import parser_of, positive, program
 from benchmarks.lib.comparison import ENCODE, encode_requests
@@ -22,14 +22,6 @@ from benchmarks.lib.texts import load_texts, tokenize
 from model.artifact import Artifact
 
 REPORT_EVERY = 60.0  # seconds between two lines on the terminal
-
-
-class Samples(NamedTuple):
-    """Resident memory and threads of a server over time, in seconds since the load began."""
-
-    seconds: list[float]
-    megabytes: list[float]
-    threads: list[int]
 
 
 def mixed_requests(artifact: Artifact, seed: int) -> list[Request]:
@@ -68,16 +60,17 @@ def _requests(artifact: Artifact, texts: Sequence[str], per_request: int, **opti
     return encode_requests(texts, tokenize(artifact, texts), per_request, options)
 
 
-def watch(server: Server, interval: float, stop: threading.Event, samples: Samples) -> None:
-    """Takes a sample every `interval` seconds until told to stop, and prints one now and then."""
+def watch(server: Server, interval: float, stop: threading.Event, samples: dict[float, float]) -> None:
+    """Reads megabytes by seconds, at once and every `interval` until told to stop; prints one now and then."""
     began, said = time.monotonic(), 0.0
-    while not stop.wait(interval):
-        samples.seconds.append(time.monotonic() - began)
-        samples.megabytes.append(server.resident_bytes() / 1e6)
-        samples.threads.append(server.threads())
-        if samples.seconds[-1] - said >= REPORT_EVERY:
-            said = samples.seconds[-1]
-            print(f"{said / 60:5.1f} min  {samples.megabytes[-1]:7.1f} MB  {samples.threads[-1]} threads", flush=True)
+    while True:
+        passed, held = time.monotonic() - began, server.resident_bytes() / 1e6
+        samples[passed] = held
+        if passed - said >= REPORT_EVERY:
+            said = passed
+            print(f"{passed / 60:5.1f} min  {held:7.1f} MB", flush=True)
+        if stop.wait(interval):
+            break
 
 
 @program
@@ -87,10 +80,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=positive, default=60.0, help="length of the load")
     parser.add_argument("--interval", type=positive, default=5.0, help="seconds between two looks at the memory")
     arguments = parser.parse_args()
-    if 60 * arguments.minutes <= arguments.interval:
-        parser.error(f"--minutes {arguments.minutes:g}: the memory is looked at every {arguments.interval:g} seconds")
     requests = mixed_requests(Artifact.open(arguments.model), seed=0)
-    samples, stop, seconds = Samples([], [], []), threading.Event(), 60 * arguments.minutes
+    samples, stop, seconds = dict[float, float](), threading.Event(), 60 * arguments.minutes
     with polyhead(arguments.model, {}) as server, ThreadPoolExecutor(1) as pool:
         ready = server.resident_bytes() / 1e6
         pool.submit(watch, server, arguments.interval, stop, samples)
@@ -100,11 +91,17 @@ def main() -> None:
             )
         finally:
             stop.set()
-    held, half = samples.megabytes, len(samples.seconds) // 2
+    times, held, half = [*samples], [*samples.values()], len(samples) // 2
     table = Table("memory", "resident memory of the server, MB")
-    rise = 3600 * slope(samples.seconds[half:], held[half:])
+    rise = 3600 * slope(times[half:], held[half:])
     table.add(**{"at ready": ready, "first": held[0], "peak": max(held), "last": held[-1], "mb_per_hour": rise})
     answers = Table("answers", f"{len(requests)} different requests in turn")
     for status, count in sorted(tally.statuses.items()):
         answers.add(status=str(status), answers=count)
-    emit("service soak", [table, answers], failed=tally.failed, **tally.rates(), samples=samples._asdict())
+    emit(
+        "service soak",
+        [table, answers],
+        failed=tally.failed,
+        **tally.rates(),
+        samples={"seconds": times, "megabytes": held},
+    )
