@@ -26,7 +26,7 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 from benchmarks.lib.command import CannotMeasure, last_line, parser_of, program, whole
-from benchmarks.lib.engines import Engine, Layout, run_pass
+from benchmarks.lib.comparison import Engine, run_pass
 from benchmarks.lib.report import Spread, Table, emit, in_turns, percentiles
 from benchmarks.lib.texts import load_texts, make_batch, tokenize
 from export.similarity import row_cosines
@@ -37,7 +37,7 @@ from service.inference.onnx_backend import PROVIDERS, OnnxBackend
 
 PARITY_TEXTS = 16
 RUNS = 4  # of each worker in one measurement
-LAYOUTS = (Layout(1, 1), Layout(2, 1))
+LAYOUTS = ((1, 1), (2, 1))  # workers and their threads
 
 SHAPE = (8, 128)  # texts x tokens of the run whose kernels are printed
 MOST_OPERATORS = 8  # named in a row
@@ -87,9 +87,9 @@ def measure(
         for length, tokens in product(arguments.lengths, arguments.tokens):
             if length <= config.max_positions:
                 batch = make_batch(np.resize(ids, (max(1, tokens // length), length)).tolist())
-                for layout, backend in engine.backends.items():
-                    run = partial(run_pass, backend, [batch] * RUNS * layout.workers, layout.workers)
-                    runs[length, len(batch.lengths), layout.workers] = run
+                for (workers, _), backend in engine.backends.items():
+                    run = partial(run_pass, backend, [batch] * RUNS * workers, workers)
+                    runs[length, len(batch.lengths), workers] = run
         for (length, in_batch, workers), passes in in_turns(runs, arguments.rounds).items():
             rate = Spread.of([one.tokens_per_s for one in passes])
             flops = rate.median * flops_per_token(config, length)

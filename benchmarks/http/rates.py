@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.lib.command import LOAD, CannotMeasure, parser_of, program
 from benchmarks.lib.comparison import (
+    Engine,
     Way,
     Words,
     check_vectors,
@@ -18,7 +19,6 @@ from benchmarks.lib.comparison import (
     over_http,
     ratios,
 )
-from benchmarks.lib.engines import Engine
 from benchmarks.lib.report import Table, emit
 from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize

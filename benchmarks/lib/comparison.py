@@ -1,10 +1,14 @@
 """Several ways to encode the same texts, measured in turns and laid side by side."""
 
 import json
+import os
 import socket
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from http.client import HTTPException, HTTPResponse
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +18,12 @@ from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.load import Address, Request, post, run_closed_loop
 from benchmarks.lib.report import Spread, Table, in_turns, median, percentiles
 from benchmarks.lib.server import Server
-from benchmarks.lib.texts import TokenIds
+from benchmarks.lib.texts import TokenIds, make_batch, standard_plans
+from benchmarks.peers.worker import layouts_of, pull
+from model.artifact import Artifact
+from service.inference.backend import Backend, Batch, Float32Array
+from service.inference.onnx_backend import ProviderUnavailable
+from service.inference.openvino_backend import load_backend
 
 ENCODE = "/encode"
 CLOSE_ENOUGH = 0.98  # cosine; int8 against fp32 is above 0.99, another text far below
@@ -36,6 +45,7 @@ class Sample(NamedTuple):
 
 
 Way = Callable[[], Sample]
+Layout = tuple[int, int]
 Words = tuple[str, ...]  # that the names of a group of ways all hold, the first one at their beginning
 
 
@@ -116,6 +126,63 @@ def check_vectors(got: ArrayLike, expected: NDArray[np.float32]) -> None:
     cosine = float(((found * expected).sum(axis=1) / norms).min())
     if not cosine >= CLOSE_ENOUGH:
         raise CannotMeasure(f"a vector has cosine {cosine:.4f} to the engine's, expected at least {CLOSE_ENOUGH}")
+
+
+def run_pass(backend: Backend, batches: Sequence[Batch], workers: int) -> Sample:
+    """Runs every batch once, in order, on `workers` threads that take the next one when they are free."""
+    began, used = time.perf_counter(), time.process_time()
+    latencies = pull(backend.run, batches, workers)
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - used
+    tokens, texts = sum(int(batch.lengths.sum()) for batch in batches), sum(len(batch.lengths) for batch in batches)
+    return Sample(tokens / seconds, texts / seconds, latencies, cpu_us_a_token=1e6 * cpu_seconds / tokens)
+
+
+class Engine(NamedTuple):
+    """An artifact, opened once a layout: worker threads, and intra-op threads of each. Its name: folder, precision."""
+
+    name: str
+    artifact: Artifact
+    backends: Mapping[Layout, Backend]
+
+    @classmethod
+    def open(cls, directory: Path, *, provider: str = "cpu", layouts: Sequence[Layout] | None = None) -> "Engine":
+        """Verifies an artifact and loads it once a layout.
+
+        If none is given, a worker a core and one on all cores; on a GPU one, and two of which one prepares.
+
+        Raises:
+            ArtifactError: the directory is no artifact, or not the one its manifest describes.
+            CannotMeasure: the provider cannot be used.
+        """
+        artifact = Artifact.open(directory)
+        usual = [(1, 1), (2, 1)] if provider == "cuda" else layouts_of(len(os.sched_getaffinity(0)))
+        try:
+            backends = {
+                (workers, threads): load_backend(artifact, workers=workers, intra_op_threads=threads, provider=provider)
+                for workers, threads in layouts or usual
+            }
+        except ProviderUnavailable as error:
+            raise CannotMeasure(str(error)) from error
+        return cls(f"{directory} {artifact.manifest.precision}", artifact, backends)
+
+    @property
+    def precision(self) -> str:
+        """The artifact's."""
+        return self.artifact.manifest.precision
+
+    def ways(self, rows: Sequence[TokenIds]) -> dict[str, Way]:
+        """The engine alone on all the texts: every plan under every layout."""
+        made: dict[str, Way] = {}
+        for name, plan in standard_plans(rows).items():
+            batches = [make_batch([rows[index] for index in run]) for run in plan]
+            for (workers, threads), backend in self.backends.items():
+                way = f"Polyhead {self.precision}: {name}, {workers}x{threads}"
+                made[way] = partial(run_pass, backend, batches, workers)
+        return made
+
+    def pooled(self, rows: Sequence[TokenIds]) -> Float32Array:
+        """Vectors `[B, D]` of a few texts, to compare others with."""
+        return np.stack(list(next(iter(self.backends.values())).run(make_batch(rows)).output))
 
 
 def over_http(server: Server, requests: Sequence[Request], connections: int, seconds: float) -> Way:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from benchmarks.lib.command import LOAD, TEXTS, CannotMeasure, new_file, parser_of, program
 from benchmarks.lib.comparison import (
+    Engine,
     Way,
     Words,
     best_of,
@@ -21,13 +22,11 @@ from benchmarks.lib.comparison import (
     ratios,
     requests_of,
 )
-from benchmarks.lib.engines import Engine
 from benchmarks.lib.load import Request
 from benchmarks.lib.report import Table, emit
 from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import load_texts, tokenize
-from benchmarks.peers.infinity import INFINITY_ENGINES, start_infinity
-from benchmarks.peers.peers import CANDIDATES, Run, add_peer_arguments, opened
+from benchmarks.peers.peers import CANDIDATES, INFINITY_ENGINES, Run, add_peer_arguments, opened, start_infinity
 from export.similarity import row_cosines
 from model.artifact import Artifact
 from model.processor import processor_name, vector_instructions

@@ -16,13 +16,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.lib.command import CannotMeasure, last_line
 from benchmarks.lib.comparison import Sample, Way
+from benchmarks.lib.server import Server, free_port, started
 from benchmarks.lib.texts import TokenIds, fingerprint, standard_plans, tokenize
 from benchmarks.peers.worker import Task
 from export.sources import find_folder
@@ -84,6 +85,24 @@ XPLAINSIM = Environment(  # it imports matplotlib and networkx without asking fo
     "xplainsim", ("xplainsim==0.9.4", TORCH, "matplotlib==3.11.2", "networkx==3.6.1")
 )
 THIS_PROJECT = Environment("this project", ())
+# BetterTransformer is Infinity's faster engine with PyTorch on a CPU; optimum has it below 2.0 only, and there asks for
+# transformers below 4.49. typer 0.12 of that time does not work with click 8.2.
+OF_THAT_TIME = "click==8.1.8"
+INFINITY = Environment(
+    "infinity",
+    ("infinity-emb[torch,server]==0.0.78", TORCH, "transformers==4.48.3", "optimum==1.27.0", OF_THAT_TIME),
+)
+# Below 2.0 optimum's exporter does not work with this release of PyTorch. Infinity wants numpy below 2.
+EXPORTER = ("optimum-onnx==0.1.0", "onnxruntime==1.23.2", "transformers==4.57.6")
+INFINITY_ONNX = Environment("infinity-onnx", ("infinity-emb[server]==0.0.78", TORCH, *EXPORTER, OF_THAT_TIME))
+OPTIMUM = "optimum"
+INFINITY_ENGINES: Mapping[str, str] = {
+    "bettertransformer": "--engine torch --bettertransformer",
+    "no-bettertransformer": "--engine torch --no-bettertransformer",
+    # It reads no pooling of a checkpoint with this engine, and would take the first token's vector.
+    OPTIMUM: "--engine optimum --onnx-disable-optimize --pooling-method mean",
+}
+ExportTask = Literal["feature-extraction", "text-classification"]  # optimum's words for an embedder and a reranker
 
 
 class Candidate(NamedTuple):
@@ -229,6 +248,31 @@ class Run:
     def described(self) -> dict[str, Any]:
         """For the JSON."""
         return {"peers": self.versions, "skipped": self.skipped, "texts": fingerprint(self.texts)}
+
+
+def start_infinity(run: Run, engine: str, task: ExportTask = "feature-extraction") -> Server:
+    """Infinity's server on the checkpoint with one of `INFINITY_ENGINES`, until the run ends.
+
+    `optimum` runs ONNX Runtime on a graph that has to be there. optimum's exporter makes it, with ONNX Runtime's
+    fusions: Infinity's own call for these fails with this release of optimum, and it would run the plain graph. A graph
+    in int8, which Infinity would take, is not made: its vectors are too far from the others'.
+
+    Raises:
+        CannotMeasure: it cannot be had, the graph cannot be exported, or it did not start.
+    """
+    python, port = run.prepare(INFINITY_ONNX if engine == OPTIMUM else INFINITY).absolute(), free_port()
+    folder = run.weights
+    if engine == OPTIMUM:  # float32, with the tokenizer; `O2` fuses and changes no value
+        folder = Path(run.stack.enter_context(tempfile.TemporaryDirectory()))
+        options = f"--task {task} --library transformers --framework pt --device cpu --optimize O2".split()
+        exporter = [str(python.with_name("optimum-cli")), "export", "onnx", "--model", str(run.weights)]
+        run_command([*exporter, *options, str(folder)])
+    flags = f"{INFINITY_ENGINES[engine]} --device cpu --dtype float32 --host 127.0.0.1 --port {port} --log-level error"
+    flags += " --no-model-warmup"  # it measures itself on long texts for a minute; every round here is warm anyway
+    command = [str(python.with_name("infinity_emb")), "v2", *flags.split(), "--model-id", "."]
+    environment = {**QUIET, "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
+    # It finds the graph of a folder only by a relative path.
+    return run.stack.enter_context(started(command, port, "/health", environment, folder))
 
 
 @contextmanager

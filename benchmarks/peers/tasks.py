@@ -15,8 +15,14 @@ from benchmarks.lib.load import post
 from benchmarks.lib.report import Spread, Table, emit, in_turns, processor_seconds
 from benchmarks.lib.server import Server, polyhead
 from benchmarks.lib.texts import load_texts, load_tokenizer
-from benchmarks.peers.infinity import INFINITY_ENGINES, start_infinity
-from benchmarks.peers.peers import SENTENCE_TRANSFORMERS, add_peer_arguments, opened, start_worker
+from benchmarks.peers.peers import (
+    INFINITY_ENGINES,
+    SENTENCE_TRANSFORMERS,
+    add_peer_arguments,
+    opened,
+    start_infinity,
+    start_worker,
+)
 from benchmarks.peers.worker import Task
 from model.artifact import Artifact
 from polyhead import Engine
