@@ -192,9 +192,8 @@ def read_e5(path: Path) -> E5:
         **sizes,
     }
     pieces = _read_pieces(read)
-    (mapped, _) = read.values("iI")
     characters = {}
-    for _ in range(mapped):
+    for _ in range(read.values("iI")[0]):
         character, count = read.values("IB")
         characters[chr(character)] = "".join(map(chr, read.values(f"{count}I")))
     tensors = {}

@@ -197,12 +197,12 @@ def main() -> None:
 def measure(encoder: Encoder, pairs: Sequence[Sequence[list[int]]], given: Given | None = None) -> dict[str, Scores]:
     """The figures of every method, and of leaving out itself; [pairs, figures] each.
 
-    Args:
-        encoder: an embedder or a cross-encoder.
-        pairs: ids of both texts, whose figures are averaged; of a cross-encoder the ids of both together.
-        given: by method, for each pair and text, scores of its tokens that were computed elsewhere.
+    Pairs are the ids of both texts, whose figures are averaged; of a cross-encoder the ids of both together. `given`
+    are scores that were computed elsewhere, by method, for each pair and text.
     """
-    methods = {name: method for name, method in METHODS.items() if name != POOLING or _is_embedder(encoder)}
+    methods = {
+        name: method for name, method in METHODS.items() if name != POOLING or encoder.config.task == "embedding"
+    }
     given = given or {}
     found: dict[str, list[Scores]] = {name: [] for name in ("leaving out itself", *methods, *given)}
     for place, pair in enumerate(tqdm(pairs, unit="pair", leave=False, disable=None)):
@@ -239,13 +239,9 @@ def _similarity(encoder: Encoder, ids: list[int], target: torch.Tensor) -> float
 
 def _targets(encoder: Encoder, pair: Sequence[list[int]]) -> list[tuple[list[int], torch.Tensor]]:
     """Each text with the other one's vector; a cross-encoder's pair with what its logit is multiplied by."""
-    if not _is_embedder(encoder):
+    if encoder.config.task != "embedding":
         return [(ids, torch.ones(1)) for ids in pair]
     return [(ids, vector(encoder, other)) for ids, other in zip(pair, reversed(pair), strict=True)]
-
-
-def _is_embedder(encoder: Encoder) -> bool:
-    return encoder.config.task == "embedding"
 
 
 def _figures(encoder: Encoder, ids: list[int], target: torch.Tensor, scores: Scores, drops: Scores) -> Scores:
@@ -258,8 +254,7 @@ def _figures(encoder: Encoder, ids: list[int], target: torch.Tensor, scores: Sco
 
 
 def _with_interval(values: Scores) -> str:
-    generator = np.random.default_rng(0)
-    means = generator.choice(values, (RESAMPLES, len(values))).mean(axis=1)
+    means = np.random.default_rng(0).choice(values, (RESAMPLES, len(values))).mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     return f"{values.mean():.3f} ({low:.3f} to {high:.3f})"
 
@@ -272,7 +267,7 @@ class _Pair(NamedTuple):
 def _choose(checkpoint: Checkpoint, path: Path, count: int) -> list[_Pair]:
     """So many pairs with texts of the lengths that are measured, spread over the file."""
     pairs, encode = read_pairs(path), checkpoint.tokenizer.encode
-    is_apart = _is_embedder(checkpoint.encoder)
+    is_apart = checkpoint.encoder.config.task == "embedding"
     most = MOST if is_apart else 2 * MOST
     fitting = []
     for left, right in zip(pairs.left, pairs.right, strict=True):
@@ -285,7 +280,7 @@ def _choose(checkpoint: Checkpoint, path: Path, count: int) -> list[_Pair]:
 
 
 def _of_xplainsim(checkpoint: Checkpoint, arguments: argparse.Namespace, pairs: Sequence[_Pair]) -> Given:
-    if not _is_embedder(checkpoint.encoder) or arguments.prune_heads is not None:
+    if checkpoint.encoder.config.task != "embedding" or arguments.prune_heads is not None:
         raise CannotMeasure("--xplainsim reads a checkpoint's folder: an embedder, without --prune-heads")
     left, right = zip(*(pair.texts for pair in pairs), strict=True)
     task = Task(str(find_folder(arguments.source).path), 1, left, (), {}, queries=right)

@@ -211,12 +211,7 @@ async def closed_loop(
     edges take as long as all others; each counts with the share of its time inside the window. Rates are then exact
     (requests under way over mean latency, Little's law) even where a window holds only a few slow requests.
 
-    Args:
-        address: of the server.
-        requests: sent in turn, again from the start when all were sent.
-        connections: requests under way at any time.
-        seconds: length of the window.
-        warmup: seconds of the same load before it.
+    Requests are sent in turn, again and again. The window, in seconds, begins after the warm-up.
     """
     tally, source = Tally(seconds), itertools.cycle(requests)
     opened = [Connection(address) for _ in range(connections)]
@@ -253,14 +248,14 @@ def run_open_loop(
 async def open_loop(
     address: Address, requests: Sequence[Request], schedule: Sequence[float], *, connections: int, warmup: float
 ) -> OpenRun:
-    """Sends requests when they are due, however the server fares.
+    """Sends requests when they are due, however the server fares, in turn, again and again.
 
     Args:
         address: of the server.
-        requests: sent in turn, again from the start when all were sent.
-        schedule: when each request is due, seconds from the start, ascending.
+        requests: what is sent.
+        schedule: when each is due, seconds from the start, ascending; the measured window ends with it.
         connections: most requests under way; one more waits, and its latency counts that.
-        warmup: where the measured window starts; it ends with the schedule.
+        warmup: where the window starts.
 
     Raises:
         CannotMeasure: no request is due in the window.
