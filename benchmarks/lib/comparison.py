@@ -5,7 +5,7 @@ import os
 import socket
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -49,44 +49,33 @@ Layout = tuple[int, int]
 Words = tuple[str, ...]  # that the names of a group of ways all hold, the first one at their beginning
 
 
+def in_parts(texts: Sequence[str], rows: Sequence[TokenIds], size: int) -> Iterator[tuple[list[str], int]]:
+    """Parts of `size` texts, and the tokens of each by their ids; what is left over is dropped.
+
+    Raises:
+        CannotMeasure: there are too few texts for one part.
+    """
+    if len(texts) < size:
+        raise CannotMeasure(f"{len(texts)} texts make no request of {size}: raise --texts")
+    for start in range(0, len(texts) - size + 1, size):
+        part = slice(start, start + size)
+        yield list(texts[part]), sum(map(len, rows[part]))
+
+
 def encode_requests(
     texts: Sequence[str], rows: Sequence[TokenIds], per_request: int, options: Mapping[str, Any] | None = None
 ) -> list[Request]:
     """Requests of `per_request` texts each, 1 being a text and no list; `options` are further fields of the body.
 
     Without the model's default prompt: its tokens would count, and the engine and the peers encode the texts alone.
-    Raises as `requests_of`.
+    Raises as `in_parts`.
     """
-
-    def body(part: list[str]) -> dict[str, Any]:
-        return {"inputs": part[0] if per_request == 1 else part, "prompt": "", **(options or {})}
-
-    return requests_of(ENCODE, texts, rows, per_request, body)
-
-
-def requests_of(
-    path: str,
-    texts: Sequence[str],
-    rows: Sequence[TokenIds],
-    per_request: int,
-    body: Callable[[list[str]], Mapping[str, Any]],
-) -> list[Request]:
-    """Requests to any route, every text used once; what is left over is dropped.
-
-    Args:
-        path: of the route.
-        texts: what to send.
-        rows: their token ids, for counting.
-        per_request: texts of each.
-        body: makes one of the texts in it.
-
-    Raises:
-        CannotMeasure: there are too few texts for one request.
-    """
-    if len(texts) < per_request:
-        raise CannotMeasure(f"{len(texts)} texts make no request of {per_request}: raise --texts")
-    parts = [slice(start, start + per_request) for start in range(0, len(texts) - per_request + 1, per_request)]
-    return [post(path, body(list(texts[part])), texts=per_request, tokens=sum(map(len, rows[part]))) for part in parts]
+    requests = []
+    for part, tokens in in_parts(texts, rows, per_request):
+        inputs = part[0] if per_request == 1 else part
+        body = {"inputs": inputs, "prompt": "", **(options or {})}
+        requests.append(post(ENCODE, body, texts=per_request, tokens=tokens))
+    return requests
 
 
 def fetch(address: Address, request: Request) -> Any:

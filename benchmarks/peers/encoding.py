@@ -19,10 +19,10 @@ from benchmarks.lib.comparison import (
     fetch,
     http_name,
     http_ways,
+    in_parts,
     ratios,
-    requests_of,
 )
-from benchmarks.lib.load import Request
+from benchmarks.lib.load import Request, post
 from benchmarks.lib.report import Table, emit
 from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import load_texts, tokenize
@@ -73,7 +73,8 @@ def encode() -> None:
             return engine.ways(run.rows) | http_ways(f"Polyhead {engine.precision}", server, ours, arguments)
 
         def theirs(count: int) -> list[Request]:
-            return requests_of("/embeddings", run.texts, run.rows, count, lambda part: {"input": part})
+            parts = in_parts(run.texts, run.rows, count)
+            return [post("/embeddings", {"input": part}, texts=count, tokens=tokens) for part, tokens in parts]
 
         def peer_ways(name: str) -> dict[str, Way]:
             if name in INFINITY_ENGINES:
