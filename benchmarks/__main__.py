@@ -3,6 +3,7 @@
 import argparse
 import ast
 import importlib
+import os
 import sys
 from pathlib import Path
 
@@ -19,33 +20,33 @@ COMMANDS = {
 # Where each question's function is: its docstring begins with the question, or its module's if it is called `main`.
 QUESTIONS = {
     "attention claims": "attention.claims:main",
-    "attention cost": "attention.cost:main",
-    "attention explaining": "attention.graphs:explaining",
+    "attention cost": "attention.cost:cost",
+    "attention explaining": "attention.cost:explaining",
     "attention faithfulness": "attention.faithfulness:main",
-    "attention windows": "attention.graphs:windows",
+    "attention windows": "attention.cost:windows",
     "engine transformers": "engine:main",
     "gpu rates": "gpu:main",
     "http closed": "http.rates:closed",
     "http cost": "http.rates:cost",
-    "http neighbours": "http.neighbours:main",
-    "http open": "http.open:main",
-    "http storm": "http.storm:main",
+    "http neighbours": "http.overload:neighbours",
+    "http open": "http.overload:at_rates",
+    "http storm": "http.overload:storm",
     "http versions": "http.rates:versions",
-    "inputs e5": "e5:e5",
+    "inputs e5": "inputs:e5",
     "inputs network": "inputs:network",
     "inputs reranker": "inputs:reranker",
-    "peers encode": "peers.encode:main",
-    "peers int8": "peers.int8:main",
-    "peers labels": "peers.labels:main",
-    "peers rerank": "peers.rerank:main",
-    "quality artifacts": "quality.artifacts:main",
-    "quality classifiers": "quality.classifiers:main",
+    "peers encode": "peers.encoding:encode",
+    "peers int8": "peers.encoding:int8",
+    "peers labels": "peers.tasks:labels",
+    "peers rerank": "peers.tasks:rerank",
+    "quality artifacts": "quality.vectors:changes",
+    "quality classifiers": "quality.parts:classifiers",
     "quality formats": "quality.vectors:formats",
-    "quality shapes": "quality.shapes:main",
-    "service processes": "service.processes:main",
+    "quality shapes": "quality.parts:shapes",
+    "service processes": "service.process:processes",
     "service replicas": "service.replicas:main",
     "service soak": "service.soak:main",
-    "service startup": "service.startup:main",
+    "service startup": "service.process:startup",
 }
 
 
@@ -62,6 +63,7 @@ def main() -> None:
     chosen = parser.parse_args(sys.argv[1:3])
     question = f"{chosen.command} {chosen.question}"
     sys.argv = [f"python -m benchmarks {question}", *sys.argv[3:]]
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported
     module, _, function = QUESTIONS[question].partition(":")
     getattr(importlib.import_module(f"benchmarks.{module}"), function)()
 

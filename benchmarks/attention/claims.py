@@ -8,8 +8,9 @@ project's own encoder.
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,34 +42,12 @@ class Drawn(NamedTuple):
     value: Tensor
 
 
-class Compared(NamedTuple):
-    """One head of size D beside H heads of size D / H, on the same projections.
-
-    Attributes:
-        identity_error: largest |S_1 - sum_h S_h / sqrt(H)|, S being scores after scaling, by the largest |S_1|.
-        outputs_are_close: whether the two outputs are equal as `torch.allclose` has it.
-        entries_close: share of entries that are.
-        saturated: share of the H heads' rows whose largest weight is above 0.999.
-        from_average: mean total variation between the one head's weights and the mean of the H heads' weights.
-    """
-
-    identity_error: float
-    outputs_are_close: bool
-    entries_close: float
-    saturated: float
-    from_average: float
-
-
 def draw(tokens: int, *, positive: bool, seed: int) -> Drawn:
     """Projections of a random text: all of it from [0, 1), unscaled, or normal with weights of variance 1 / D."""
     generator = torch.Generator().manual_seed(seed)
-    if positive:
-        text = torch.rand(tokens, HIDDEN, generator=generator)
-        weights = [torch.rand(HIDDEN, HIDDEN, generator=generator) for _ in range(3)]
-    else:
-        text = torch.randn(tokens, HIDDEN, generator=generator)
-        weights = [torch.randn(HIDDEN, HIDDEN, generator=generator) / math.sqrt(HIDDEN) for _ in range(3)]
-    return Drawn(*(text @ weight for weight in weights))
+    random, scale = (torch.rand, 1.0) if positive else (torch.randn, 1 / math.sqrt(HIDDEN))
+    text = random(tokens, HIDDEN, generator=generator)
+    return Drawn(*(text @ (random(HIDDEN, HIDDEN, generator=generator) * scale) for _ in range(3)))
 
 
 def split(x: Tensor, heads: int) -> Tensor:
@@ -87,76 +66,72 @@ def attend(drawn: Drawn, heads: int) -> Tensor:
     return (scores(drawn, heads).softmax(dim=-1) @ split(drawn.value, heads)).transpose(0, 1).flatten(1)
 
 
-def compare(drawn: Drawn, heads: int = HEADS) -> Compared:
-    """One head beside `heads` of them."""
+def compare(drawn: Drawn) -> tuple[bool, float, float, float]:
+    """One head of size D beside H heads of size D / H, on the same projections.
+
+    Returns:
+        Whether the two outputs are equal as `torch.allclose` has it; the share of the H heads' rows whose largest
+        weight is above 0.999; the mean total variation between the one head's weights and the mean of the H heads'
+        weights; and the largest |S_1 - sum_h S_h / sqrt(H)|, S being scores after scaling, by the largest |S_1|.
+    """
     exact = Drawn(*(x.double() for x in drawn))
-    one, many = scores(exact, 1)[0], scores(exact, heads)
+    one, many = scores(exact, 1)[0], scores(exact, HEADS)
     weights = many.softmax(dim=-1)
-    found, expected = attend(drawn, 1), attend(drawn, heads)
-    return Compared(
-        identity_error=float((one - many.sum(dim=0) / math.sqrt(heads)).abs().max() / one.abs().max()),
-        outputs_are_close=torch.allclose(found, expected),
-        entries_close=float(torch.isclose(found, expected).double().mean()),
-        saturated=float((weights.amax(-1) > SATURATED).double().mean()),
-        from_average=float((weights.mean(dim=0) - one.softmax(dim=-1)).abs().sum(dim=-1).mean() / 2),
+    return (
+        torch.allclose(attend(drawn, 1), attend(drawn, HEADS)),
+        float((weights.amax(-1) > SATURATED).double().mean()),
+        float((weights.mean(dim=0) - one.softmax(dim=-1)).abs().sum(dim=-1).mean() / 2),
+        float((one - many.sum(dim=0) / math.sqrt(HEADS)).abs().max() / one.abs().max()),
     )
 
 
 def one_head_or_many(runs: int) -> Table:
     """The experiment behind "one head of 512 is the same as 8 of 64", with positive weights and with usual ones."""
     table = Table("one_head_is_not_many", f"One head of {HIDDEN} beside {HEADS} of {HIDDEN // HEADS}")
-    for positive in (True, False):
-        for tokens in TOKENS:
-            found = [compare(draw(tokens, positive=positive, seed=seed)) for seed in range(runs)]
-            table.add(
-                weights="[0, 1), unscaled" if positive else "normal, 1 / D",
-                tokens=tokens,
-                runs=runs,
-                **{"allclose_%": 100 * sum(one.outputs_are_close for one in found) / runs},
-                **{"entries_close_%": 100 * sum(one.entries_close for one in found) / runs},
-                **{"saturated_%": 100 * sum(one.saturated for one in found) / runs},
-                identity_error=max(one.identity_error for one in found),
-                from_average=sum(one.from_average for one in found) / runs,
-            )
-    return table
-
-
-def scale_not_splitting(tokens: int = 64) -> Table:
-    """Spread of scores and sharpness of weights for several head counts, with the factor 1 / sqrt(K) and without."""
-    table = Table("scale", "Splitting does not keep a softmax from saturating; the scale does")
-    drawn = draw(tokens, positive=False, seed=0)
-    for heads in (1, 2, 4, 8, 16, 64, HIDDEN):
-        cells: dict[str, float] = {}
-        for name, scaled in (("scaled", True), ("unscaled", False)):
-            found = scores(drawn, heads, scaled=scaled)
-            cells |= {f"{name}_sd": float(found.std()), f"{name}_max_weight": float(found.softmax(-1).amax(-1).mean())}
-        table.add(heads=heads, d_k=HIDDEN // heads, **cells)
-    return table
-
-
-def rank_of_scores(tokens: int = 128) -> Table:
-    """Rank of a head's scores, and what is left to a head that is one number."""
-    table = Table("rank", f"A head's scores have rank d_k at most ({tokens} tokens)")
-    exact = Drawn(*(x.double() for x in draw(tokens, positive=False, seed=0)))
-    for heads in (1, 8, 64, HIDDEN):
-        found = scores(exact, heads)
+    for positive, tokens in product((True, False), TOKENS):
+        found = [compare(draw(tokens, positive=positive, seed=seed)) for seed in range(runs)]
+        close, saturated, from_average, errors = zip(*found, strict=True)
         table.add(
-            heads=heads,
-            d_k=HIDDEN // heads,
-            largest_rank=int(torch.linalg.matrix_rank(found[: min(heads, 8)]).max()),
-            bound=min(tokens, HIDDEN // heads),
-            **{"rows_at_an_extreme_%": 100 * float(looks_at_an_extreme(exact, found)) if heads == HIDDEN else None},
-            map_floats=heads * tokens**2,
-            score_flops=2 * tokens**2 * HIDDEN,
+            weights="[0, 1), unscaled" if positive else "normal, 1 / D",
+            tokens=tokens,
+            runs=runs,
+            **{"allclose_%": 100 * sum(close) / runs, "saturated_%": 100 * sum(saturated) / runs},
+            identity_error=max(errors),
+            from_average=sum(from_average) / runs,
         )
     return table
 
 
-def looks_at_an_extreme(drawn: Drawn, found: Tensor) -> float:
-    """Share of scalar heads' rows that look most at the largest key, or the smallest where the query is negative."""
-    highest, lowest = drawn.key.argmax(dim=0), drawn.key.argmin(dim=0)  # [H]
-    expected = torch.where(drawn.query.T > 0, highest[:, None], lowest[:, None])  # [H, n]
-    return float((found.argmax(dim=-1) == expected).double().mean())
+def scale_not_splitting(tokens: int = 64) -> Table:
+    """Spread of scores for several head counts, with the factor 1 / sqrt(K) and without."""
+    table = Table("scale", "Splitting does not keep a softmax from saturating; the scale does")
+    drawn = draw(tokens, positive=False, seed=0)
+    for heads in (1, 2, 4, 8, 16, 64, HIDDEN):
+        scaled, unscaled = (float(scores(drawn, heads, scaled=scaled).std()) for scaled in (True, False))
+        table.add(heads=heads, d_k=HIDDEN // heads, scaled_sd=scaled, unscaled_sd=unscaled)
+    return table
+
+
+def rank_of_scores(tokens: int = 128) -> Table:
+    """Rank of a head's scores, and what is left to a head that is one number.
+
+    Its query looks most at the largest key, or at the smallest where the query is negative.
+    """
+    table = Table("rank", f"A head's scores have rank d_k at most ({tokens} tokens)")
+    exact = Drawn(*(x.double() for x in draw(tokens, positive=False, seed=0)))
+    highest, lowest = exact.key.argmax(dim=0), exact.key.argmin(dim=0)  # [H] of scalar heads
+    expected = torch.where(exact.query.T > 0, highest[:, None], lowest[:, None])  # [H, n]
+    for heads in (1, 8, 64, HIDDEN):
+        found = scores(exact, heads)
+        at_an_extreme = float((found.argmax(dim=-1) == expected).double().mean()) if heads == HIDDEN else None
+        table.add(
+            heads=heads,
+            d_k=HIDDEN // heads,
+            largest_rank=int(torch.linalg.matrix_rank(found[: min(heads, 8)]).max()),
+            rows_at_an_extreme=at_an_extreme,
+            map_floats=heads * tokens**2,
+        )
+    return table
 
 
 def fewer_heads(hidden: int = 384, tokens: int = 33) -> Table:
@@ -172,15 +147,15 @@ def fewer_heads(hidden: int = 384, tokens: int = 33) -> Table:
 
 
 NETWORK_SIZE = 64
-EXPORTED: tuple[tuple[tuple[int, ...], int, int], ...] = (
-    ((1, 1), 64, 64),
-    ((8, 8), 8, 8),
-    ((7, 7), 9, 9),
-    ((64, 64), 1, 1),
-    ((4, 4), 16, 3),
-    ((4, 4), 3, 40),
-    ((4, 1, 0, 64), 5, 7),
-)
+# Heads of each layer, and their sizes.
+EXPORTED: Mapping[tuple[int, ...], Sequence[tuple[int, int]]] = {
+    (1, 1): [(64, 64)],
+    (8, 8): [(8, 8)],
+    (7, 7): [(9, 9)],
+    (64, 64): [(1, 1)],
+    (4, 4): [(16, 3), (3, 40)],
+    (4, 1, 0, 64): [(5, 7)],
+}
 
 
 def network(num_heads: tuple[int, ...], d_k: int, d_v: int, **settings: object) -> Encoder:
@@ -205,15 +180,11 @@ def network(num_heads: tuple[int, ...], d_k: int, d_v: int, **settings: object) 
     return encoder.eval().requires_grad_(False)
 
 
-def count_parameters(heads: int, d_k: int, d_v: int) -> tuple[int, int]:
-    """Parameters of one attention layer, counted and by the formula D h (2 d_k + 2 d_v) + h (2 d_k + d_v) + D."""
-    attention = MultiHeadAttention(hidden_size=NETWORK_SIZE, num_heads=heads, d_k=d_k, d_v=d_v)
-    counted = sum(parameter.numel() for parameter in attention.parameters())
-    return counted, NETWORK_SIZE * heads * (2 * d_k + 2 * d_v) + heads * (2 * d_k + d_v) + NETWORK_SIZE
-
-
 def every_head_count() -> Table:
-    """Every number of heads from 1 to D, whether it divides D or not: built and run, by two implementations."""
+    """Every number of heads from 1 to D, whether it divides D or not: built and run, by two implementations.
+
+    Parameters are counted and compared with the formula D h (2 d_k + 2 d_v) + h (2 d_k + d_v) + D.
+    """
     title = f"Every head count from 1 to D = {NETWORK_SIZE}, d_k = d_v = max(1, D // h)"
     table = Table("every_head_count", title)
     ids, lengths = torch.arange(40).reshape(2, 20), torch.tensor([20, 7])
@@ -223,8 +194,9 @@ def every_head_count() -> Table:
         encoder = network((heads,), size, size)
         found, expected = (encoder.use(name)(ids, lengths).last_hidden_state for name in ("sdpa", "eager"))
         differences.append(float((found - expected).abs().max()))
-        counted, formula = count_parameters(heads, size, size)
-        wrong += counted != formula
+        attention = MultiHeadAttention(hidden_size=NETWORK_SIZE, num_heads=heads, d_k=size, d_v=size)
+        counted = sum(parameter.numel() for parameter in attention.parameters())
+        wrong += counted != NETWORK_SIZE * heads * 4 * size + heads * 3 * size + NETWORK_SIZE
         parameters |= {counted} if NETWORK_SIZE % heads == 0 else set()
     table.add(
         head_counts=NETWORK_SIZE,
@@ -239,27 +211,20 @@ def every_head_count() -> Table:
 def exports() -> Table:
     """Shapes exported and verified against the float64 encoder as every artifact is."""
     table = Table("exports", "Exported and verified: fused nodes, largest differences")
-    for num_heads, d_k, d_v in EXPORTED:
-        fused, parity = verified_export(network(num_heads, d_k, d_v))
-        table.add(
-            heads_a_layer=" ".join(map(str, num_heads)),
-            d_k=d_k,
-            d_v=d_v,
-            parameters_first_layer=count_parameters(num_heads[0], d_k, d_v)[0],
-            fused=fused,
-            embedding=parity["pooled"],
-            attention=parity["attentions"],
-        )
+    for num_heads, sizes in EXPORTED.items():
+        heads = " ".join(map(str, num_heads))
+        for d_k, d_v in sizes:
+            table.add(heads_a_layer=heads, d_k=d_k, d_v=d_v, **verified_export(network(num_heads, d_k, d_v)))
     return table
 
 
-def verified_export(encoder: Encoder) -> tuple[int, dict[str, float]]:
+def verified_export(encoder: Encoder) -> dict[str, float]:
     """Fused nodes and parity figures of a network's graph; raises where it does not verify."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx_ir.save(trace(encoder), path)
         fused, parity = verify(path, encoder, tolerance=TOLERANCES["fp32"])
-    return sum(fused.values()), parity
+    return {"fused": sum(fused.values()), "embedding": parity["pooled"], "attention": parity["attentions"]}
 
 
 ALWAYS_OPEN = 40.0  # sigmoid(40) is 1 in float32
@@ -297,17 +262,12 @@ def identities() -> Table:
     for name, (neutral_settings, active_settings) in OPTIONS.items():
         neutral = with_weights_of(plain, neutral_settings, is_neutral=True)
         active = with_weights_of(plain, active_settings, is_neutral=False)
-        fused, parity = verified_export(active)
+        exported = verified_export(active)
         active.train(name == "head dropout")
-        table.add(
-            option=name,
-            neutral_change=float((neutral(ids, lengths).last_hidden_state - expected).abs().max()),
-            active_change=float((active(ids, lengths).last_hidden_state - expected).abs().max()),
-            parameters_added=sum(x.numel() for x in active.parameters()) - sum(x.numel() for x in plain.parameters()),
-            fused=fused,
-            embedding=parity["pooled"],
-            attention=parity["attentions"],
-        )
+        changes = [
+            float((changed(ids, lengths).last_hidden_state - expected).abs().max()) for changed in (neutral, active)
+        ]
+        table.add(option=name, neutral_change=changes[0], active_change=changes[1], **exported)
     return table
 
 

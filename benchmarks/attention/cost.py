@@ -1,109 +1,83 @@
-"""What does each form of attention cost against the embedding alone, in latency and in bytes?
+"""What attention costs: its forms over HTTP, explaining, and windows in graphs without the service around them."""
 
-One service, one connection, one text at a time, every form alternately: layers, rows, formats, reductions, statistics,
-norms, a head mask, and two texts explained.
-"""
-
-import asyncio
-import time
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import uvloop
+import onnx_ir
+import torch
+from tokenizers import Tokenizer
 
 from benchmarks.lib.command import CannotMeasure, parser_of, positive, program, whole
-from benchmarks.lib.comparison import ENCODE, fetch, fetch_body
-from benchmarks.lib.load import Connection, Request, post
-from benchmarks.lib.report import Spread, Table, emit, in_turns, percentiles
-from benchmarks.lib.server import Server, polyhead
-from benchmarks.lib.texts import fingerprint, load_texts, load_tokenizer, text_of_tokens
-from model.artifact import TOKENIZER, Artifact
+from benchmarks.lib.comparison import ENCODE, fetch_body
+from benchmarks.lib.load import Address, Request, post, run_closed_loop
+from benchmarks.lib.report import Spread, Table, compare_seconds, emit, in_turns, percentiles, processor_seconds
+from benchmarks.lib.server import polyhead
+from benchmarks.lib.texts import fingerprint, load_texts, load_tokenizer
+from export.graph import trace
+from export.runtime import Session
+from export.texts import graph_inputs
+from model.artifact import Artifact
+from model.attention import LOCAL_ATTENTION_OP
+from model.config import EncoderConfig
+from model.encoder import Encoder
+from service.batching.decompositions import source_runs
 from service.http.response import SAFETENSORS
+from service.inference.backend import Cancellation, WholeText
+from service.inference.onnx_backend import OnnxDecomposer
 
 CORPUS_TEXTS = 200  # whose words fill the texts
 PLAIN = "embedding alone"
-AGAIN = "embedding alone, again"  # the same request at a round's end: its ratio says how far to trust the others
 # All layers of a large network at 512 tokens are 151 MB.
 ROOM = dict.fromkeys(("POLYHEAD_MAX_ATTENTION_BYTES", "POLYHEAD_MAX_ATTENTION_WORK_BYTES"), str(1 << 30))
-WRITTEN: Mapping[str, tuple[str, str | None]] = {  # encoding_format and Accept
-    "JSON": ("float", None),
-    "base64": ("base64", None),
+WRITTEN: Mapping[str, tuple[str, str]] = {  # encoding_format and Accept
+    "JSON": ("float", "*/*"),
+    "base64": ("base64", "*/*"),
     "safetensors float32": ("float", SAFETENSORS),
     "safetensors float16": ("float16", SAFETENSORS),
 }
 REDUCED: Mapping[str, Mapping[str, Any]] = {  # written as JSON
     "last layer, first token's row": {"layers": "last", "queries": "cls"},
-    "last layer, words": {"layers": "last", "level": "word"},
     "last layer, top_k 5": {"layers": "last", "top_k": 5},
     "last layer, stats": {"layers": "last", "form": "stats"},
     "last layer, norms": {"layers": "last", "form": "norms"},
     "all layers, mean over heads": {"layers": "all", "reduce": "mean"},
     "all layers, rollout": {"layers": "all", "reduce": "rollout"},
     "all layers, stats": {"layers": "all", "form": "stats"},
-    "all layers, norms": {"layers": "all", "form": "norms"},
 }
 
 Key = tuple[int, str]  # tokens and form
+Rounds = Mapping[Key, Sequence[Sequence[float]]]
 
 
-async def latencies(connection: Connection, request: Request, seconds: float) -> list[float]:
-    """Seconds of each answer on a connection, of as many as start within the given time, at least one.
-
-    One more goes before them: it finds the server's memory and caches as another form left them.
-
-    Raises:
-        CannotMeasure: a status other than 200.
-    """
-
-    async def ask() -> float:
-        sent = time.perf_counter()
-        response = await connection.send(request.data)
-        if response.status != 200:
-            raise CannotMeasure(f"status {response.status} where the same request got 200 before; see the server's log")
-        return time.perf_counter() - sent
-
-    found: list[float] = []
-    await ask()
-    end = time.perf_counter() + seconds
-    while not found or time.perf_counter() < end:
-        found.append(await ask())
-    return found
-
-
-@dataclass
-class Forms:
-    """The requests by tokens and form, and the result of sending each once.
-
-    Attributes:
-        requests: that the service answers.
-        body_bytes: of each one's answer.
-        refused: why the others are not measured.
-    """
-
-    requests: dict[Key, Request]
-    body_bytes: dict[Key, int]
-    refused: dict[str, str]
-
-
-def make_texts(artifact: Artifact, lengths: Sequence[int]) -> dict[int, tuple[str, str]]:
-    """Two texts of exactly each length in tokens, at most the longest that the model takes.
+def text_of_tokens(tokenizer: Tokenizer, words: Sequence[str], count: int) -> str:
+    """The words that fit, joined: a text of exactly N tokens, special ones included.
 
     Raises:
         CannotMeasure: no text is as short as that.
     """
+    text = ""
+    for word in words:
+        longer = f"{text} {word}".lstrip()
+        if (tokens := len(tokenizer.encode(longer).ids)) <= count:
+            text = longer
+        if tokens == count:
+            return text
+    raise CannotMeasure(f"--lengths: no text of {count} tokens")
+
+
+def make_texts(artifact: Artifact, lengths: Sequence[int]) -> dict[int, tuple[str, str]]:
+    """Two texts of exactly each length in tokens, at most the longest that the model takes."""
     longest = artifact.manifest.max_sequence_length
-    tokenizer = load_tokenizer(artifact.path(TOKENIZER), longest + 1)
+    tokenizer = load_tokenizer(artifact, longest + 1)
     words = list(chain.from_iterable(text.split() for text in load_texts("short", CORPUS_TEXTS)))
     halves = words[: len(words) // 2], words[len(words) // 2 :]
     counts = sorted({min(length, longest) for length in lengths})
-    try:
-        return {n: (text_of_tokens(tokenizer, halves[0], n), text_of_tokens(tokenizer, halves[1], n)) for n in counts}
-    except ValueError as error:
-        raise CannotMeasure(f"--lengths: {error}") from error
+    return {n: (text_of_tokens(tokenizer, halves[0], n), text_of_tokens(tokenizer, halves[1], n)) for n in counts}
 
 
 def make_requests(text: str, other: str) -> dict[str, Request]:
@@ -119,46 +93,35 @@ def make_requests(text: str, other: str) -> dict[str, Request]:
         requests[name] = _attention(text, {"layers": layers}, written)
     norms = {"layers": "all", "form": "norms"}
     requests["all layers, norms, safetensors float32"] = _attention(text, norms, "safetensors float32")
-    requests |= {name: _attention(text, asked, "JSON") for name, asked in REDUCED.items()}
-    return requests | {AGAIN: requests[PLAIN]}
+    return requests | {name: _attention(text, asked, "JSON") for name, asked in REDUCED.items()}
 
 
-def ask_once(server: Server, texts: Mapping[int, tuple[str, str]]) -> Forms:
-    """Sends every request once; a form that the service or its artifact refuses is left out, with a word.
+def _attention(text: str, asked: Mapping[str, Any], written: str) -> Request:
+    encoding_format, accept = WRITTEN[written]
+    return _encode(text, accept=accept, encoding_format=encoding_format, attention=asked)
+
+
+def _encode(inputs: str | list[str], *, accept: str = "*/*", **asked: Any) -> Request:
+    """Without the model's default prompt, whose tokens would count."""
+    return post(ENCODE, {"inputs": inputs, "prompt": "", **asked}, accept=accept)
+
+
+def latencies(address: Address, request: Request, seconds: float) -> list[float]:
+    """Seconds of each answer, of as many as start within the given time, at least one.
+
+    The first one does not count: it finds the server's memory and caches as another form left them.
 
     Raises:
-        CannotMeasure: no embedding, or not of as many tokens as the text should have.
+        CannotMeasure: a status other than 200.
     """
-    forms = Forms({}, {}, {})
-    for tokens, pair in texts.items():
-        requests = make_requests(*pair)
-        if (counted := fetch(server, requests[PLAIN])["usage"]["tokens"]) != tokens:
-            raise CannotMeasure(f"the service counts {counted} tokens, expected {tokens}: is it of the same artifact?")
-        for name, request in requests.items():
-            try:
-                forms.body_bytes[tokens, name] = len(fetch_body(server, request))
-                forms.requests[tokens, name] = request
-            except CannotMeasure as error:
-                forms.refused[f"{name}, {tokens} tokens"] = str(error)
-                print(f"skipping {name}, {tokens} tokens: {error}", flush=True)
-    return forms
+    tally = run_closed_loop(address, [request], connections=1, seconds=seconds, warmup=0.0)
+    if set(tally.statuses) != {200}:
+        statuses = ", ".join(map(str, tally.statuses))
+        raise CannotMeasure(f"status {statuses} where the same request got 200 before; see the server's log")
+    return tally.latencies[1:] or tally.latencies
 
 
-def measure(server: Server, forms: Forms, rounds: int, seconds: float) -> dict[Key, list[list[float]]]:
-    """Latencies of every form, by round, one request at a time."""
-    share = seconds / (len(forms.requests) * (rounds + 1))
-    connection = Connection(server.address)
-
-    def way(request: Request) -> list[float]:
-        return runner.run(latencies(connection, request, share))
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        found = in_turns({key: partial(way, request) for key, request in forms.requests.items()}, rounds)
-        connection.close()
-    return found
-
-
-def latency_table(found: Mapping[Key, Sequence[Sequence[float]]], body_bytes: Mapping[Key, int]) -> Table:
+def latency_table(found: Rounds, body_bytes: Mapping[Key, int]) -> Table:
     """Percentiles over all rounds; ratio and its spread from each round's medians over the embedding's."""
     title = "one connection, one text at a time; ratio to the embedding alone of as many tokens, in the same round"
     table = Table("attention_cost", title)
@@ -172,31 +135,126 @@ def latency_table(found: Mapping[Key, Sequence[Sequence[float]]], body_bytes: Ma
 
 
 @program
-def main() -> None:
-    """Asks for every form once, measures them alternately, prints."""
-    parser = parser_of(__doc__, "model", "set", takes="under a minute; longer where an answer takes seconds", rounds=5)
+def cost() -> None:
+    """What does each form of attention cost against the embedding alone, in latency and in bytes?
+
+    One service, one connection, one text at a time, every form alternately: layers, rows, formats, reductions,
+    statistics, norms, a head mask, and two texts explained.
+    """
+    parser = parser_of(cost.__doc__, "model", takes="under a minute; longer where an answer takes seconds", rounds=5)
     parser.add_argument("--seconds", type=positive, default=35.0, help="of all measurements; slow forms may exceed it")
     parser.add_argument(
         "--lengths", type=whole, nargs="+", default=[128, 512], help="tokens of the texts, at most the model's longest"
     )
     arguments = parser.parse_args()
-    settings = {**ROOM, **dict(arguments.set)}
     artifact = Artifact.open(arguments.model)
     texts = make_texts(artifact, arguments.lengths)
-    with polyhead(arguments.model, settings) as server:
-        forms = ask_once(server, texts)
-        print(f"{len(forms.requests)} forms, {arguments.rounds} rounds and one of warm-up", flush=True)
-        found = measure(server, forms, arguments.rounds, arguments.seconds)
-    described = {"server_settings": settings, "precision": artifact.manifest.precision, "refused": forms.refused}
-    of_texts = fingerprint(chain.from_iterable(texts.values()))
-    emit("attention cost", [latency_table(found, forms.body_bytes)], texts=of_texts, **described)
+    requests = {(n, name): one for n, pair in texts.items() for name, one in make_requests(*pair).items()}
+    body_bytes, refused = dict[Key, int](), dict[str, str]()
+    with polyhead(arguments.model, ROOM) as server:
+        for (tokens, name), request in requests.items():
+            try:
+                body_bytes[tokens, name] = len(fetch_body(server.address, request))
+            except CannotMeasure as error:
+                refused[f"{name}, {tokens} tokens"] = str(error)
+                print(f"skipping {name}, {tokens} tokens: {error}", flush=True)
+        share = arguments.seconds / (len(body_bytes) * (arguments.rounds + 1))
+        ways = {key: partial(latencies, server.address, requests[key], share) for key in body_bytes}
+        found = in_turns(ways, arguments.rounds)
+    described = {"texts": fingerprint(chain.from_iterable(texts.values())), "refused": refused}
+    table = latency_table(found, body_bytes)
+    emit("attention cost", [table], precision=artifact.manifest.precision, **described)
 
 
-def _attention(text: str, asked: Mapping[str, Any], written: str) -> Request:
-    encoding_format, accept = WRITTEN[written]
-    return _encode(text, accept=accept, encoding_format=encoding_format, attention=asked)
+WHOLE_EVERY = 3  # layers
+ANY_LENGTH = 1 << 40  # tokens
 
 
-def _encode(inputs: str | list[str], *, accept: str | None = None, **asked: Any) -> Request:
-    """Without the model's default prompt, whose tokens would count."""
-    return post(ENCODE, {"inputs": inputs, "prompt": "", **asked}, accept=accept)
+@program
+def explaining() -> None:
+    """What does explaining through the network cost? Processor time of a text, by its tokens, on one thread.
+
+    Random token ids, in the runs that the service cuts a text into. Two texts are explained side by side where there
+    are two cores. Several artifacts are measured alternately, such as two versions' of the exporter.
+    """
+    parser = parser_of(explaining.__doc__, takes="a minute an artifact", rounds=5)
+    parser.add_argument("artifacts", nargs="+", type=Path, metavar="ARTIFACT", help="artifacts in fp32")
+    parser.add_argument("--tokens", type=whole, nargs="+", default=[20, 64, 128], help="lengths of the texts")
+    arguments = parser.parse_args()
+    artifacts = {str(path): Artifact.open(path) for path in arguments.artifacts}
+    decomposers = {path: OnnxDecomposer(artifact) for path, artifact in artifacts.items()}
+    smallest = min(artifact.manifest.config.vocab_size for artifact in artifacts.values())
+    table = Table("explaining", "explaining a text")
+    for tokens in arguments.tokens:
+        text = WholeText(np.random.default_rng(tokens).integers(0, smallest, tokens))
+        ways = {path: partial(processor_seconds, partial(explain, found, text)) for path, found in decomposers.items()}
+        table.rows += [{"tokens": tokens, **row} for row in compare_seconds(ways, arguments.rounds)]
+    emit("attention explaining", [table])
+
+
+def explain(decomposer: OnnxDecomposer, text: WholeText) -> None:
+    """All runs of a text."""
+    for sources in source_runs(text):
+        decomposer.run(text, sources, Cancellation())
+
+
+@program
+def windows() -> None:
+    """What do blocks of queries save where layers see a window, by the length of a text?
+
+    Layers of ModernBERT-base's shape with randomly initialised weights, one in three of them seeing the whole text. The
+    same graph is run as it is, and with its local layers dense at any length.
+    """
+    parser = parser_of(windows.__doc__, takes="two minutes; 8,192 tokens want 5 GB of memory", rounds=5)
+    parser.add_argument("--lengths", type=whole, nargs="+", default=[512, 1024, 2048, 4096], help="tokens of a text")
+    parser.add_argument("--layers", type=whole, default=3, help="of the network")
+    arguments = parser.parse_args()
+    config = config_of(arguments.layers, max(2048, *arguments.lengths))
+    graphs = dict(zip(("blocks", "dense"), sessions(config), strict=True))
+    table = Table("windows", "one text: local layers in blocks, and dense")
+    for length in arguments.lengths:
+        ids = np.random.default_rng(length).integers(0, config.vocab_size, (1, length))
+        inputs = graph_inputs(config, ids, np.array([length]))
+        ways = {name: partial(processor_seconds, partial(graph.run, inputs)) for name, graph in graphs.items()}
+        table.rows += [{"tokens": length, **row} for row in compare_seconds(ways, arguments.rounds)]
+    emit("attention windows", [table], layers=arguments.layers, rounds=arguments.rounds)
+
+
+def config_of(layers: int, positions: int) -> EncoderConfig:
+    """ModernBERT-base (Warner et al. 2024, table 4) with fewer layers and a small vocabulary."""
+    biases = ("up_bias", "down_bias", "attention_bias", "output_bias", "norm_bias")
+    without: dict[str, Any] = dict.fromkeys(biases, False)
+    return EncoderConfig(
+        vocab_size=1000,
+        hidden_size=768,
+        num_heads=(12,) * layers,
+        d_k=64,
+        d_v=64,
+        intermediate_size=1152,
+        max_positions=positions,
+        gated=True,
+        **without,
+        norm_eps=1e-5,
+        pre_norm=True,
+        first_attention_norm=False,
+        final_norm=True,
+        positions="none",
+        attention_positions="rotary",
+        local_layers=tuple(layer for layer in range(layers) if layer % WHOLE_EVERY),
+        window=64,
+    )
+
+
+def sessions(config: EncoderConfig) -> tuple[Session, Session]:
+    """The graph as it is exported, and the same one with dense layers; one thread each."""
+    torch.manual_seed(0)
+    model = trace(Encoder(config).eval().requires_grad_(False))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx_ir.save(model, path)
+        blocks = Session(path, threads=1)
+        for node in model.graph:
+            if node.op_type == LOCAL_ATTENTION_OP:
+                node.attributes["longest_dense"] = onnx_ir.AttrInt64("longest_dense", ANY_LENGTH)
+        onnx_ir.save(model, path)
+        return blocks, Session(path, threads=1)

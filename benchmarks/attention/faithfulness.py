@@ -9,7 +9,6 @@ with half`: what is left with the best-scored half alone. Intervals are 95 %, by
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -45,19 +44,6 @@ PAD = 0
 POOLING = "pooled final vectors"
 
 
-class EmbeddingsGiven(nn.Module):
-    """Instead of an embedding layer: its output [T, D] is given."""
-
-    def __init__(self, embeddings: nn.Module, embedded: Tensor) -> None:
-        super().__init__()
-        self.token = embeddings.token
-        self.embedded = embedded
-
-    def forward(self, *_: object) -> Tensor:
-        """[T, D], whatever the ids."""
-        return self.embedded
-
-
 def run(encoder: Encoder, ids: list[int], *, shows_heads: bool = False) -> EncoderOutput:
     """One text; with the heads' weights and value norms if they will be shown."""
     layers = torch.full((encoder.config.num_layers,), shows_heads)
@@ -79,42 +65,40 @@ def text_places(ids: list[int]) -> list[int]:
     return [place for place, token in enumerate(ids) if token not in {ids[0], ids[-1]}]
 
 
+@torch.no_grad()
 def vector(encoder: Encoder, ids: list[int]) -> Tensor:
     """A text's embedding [D], of length 1; or logits."""
-    with torch.no_grad():
-        output = run(encoder, ids).task_output[0]
-        return nn.functional.normalize(output, dim=0) if encoder.config.task == "embedding" else output
+    output = run(encoder, ids).task_output[0]
+    return nn.functional.normalize(output, dim=0) if encoder.config.task == "embedding" else output
 
 
+@torch.no_grad()
 def network(encoder: Encoder, ids: list[int], other: Tensor) -> Float64Array:
     """Parts followed through the network, the biases in a slot of their own."""
-    with torch.no_grad():
-        found = decompose(encoder, torch.tensor([ids]), token_types(encoder, ids), with_biases=False)
+    found = decompose(encoder, torch.tensor([ids]), token_types(encoder, ids), with_biases=False)
     return _numpy(found.output @ other)
 
 
+@torch.no_grad()
 def pooling(encoder: Encoder, ids: list[int], other: Tensor) -> Float64Array:
     """Final token vectors, as pooled."""
-    with torch.no_grad():
-        hidden = run(encoder, ids).last_hidden_state[0].numpy()
+    hidden = run(encoder, ids).last_hidden_state[0].numpy()
     scores: Float64Array = pooled_parts(hidden, encoder.config.pooling) @ other.numpy()
     return scores
 
 
-def rollout(encoder: Encoder, ids: list[int], other: Tensor) -> Float64Array:
+@torch.no_grad()
+def rollout(encoder: Encoder, ids: list[int], _other: Tensor) -> Float64Array:
     """Attention rollout (Abnar and Zuidema 2020); it does not know the other text."""
-    del other
-    with torch.no_grad():
-        output = run(encoder, ids)
+    output = run(encoder, ids)
     layers = [weights[0].numpy() for weights in output.attentions if weights is not None and weights.shape[1]]
     return saliency(layers, token_shares(output.last_hidden_state[0].numpy(), encoder.config.pooling)).astype(float)
 
 
-def norms(encoder: Encoder, ids: list[int], other: Tensor) -> Float64Array:
+@torch.no_grad()
+def norms(encoder: Encoder, ids: list[int], _other: Tensor) -> Float64Array:
     """What all heads take from a token: the sum of ||alpha f(x)|| (Kobayashi et al. 2020) over layers and queries."""
-    del other
-    with torch.no_grad():
-        output = run(encoder, ids, shows_heads=True)
+    output = run(encoder, ids, shows_heads=True)
     taken = [
         (weights[0] * lengths[0][:, None]).sum(dim=(0, 1))
         for weights, lengths in zip(output.attentions, output.value_norms, strict=True)
@@ -146,44 +130,37 @@ def integrated_jacobians(encoder: Encoder, ids: list[int], other: Tensor) -> Flo
     return _numpy((torch.stack(gradients).mean(dim=0) * (embedded - reference)).sum(dim=-1))
 
 
-def chance(encoder: Encoder, ids: list[int], other: Tensor) -> Float64Array:
+def chance(_encoder: Encoder, ids: list[int], _other: Tensor) -> Float64Array:
     """Random numbers."""
-    del encoder, other
     return np.random.default_rng(ids).random(len(ids))
 
 
-METHODS: Mapping[str, Callable[[Encoder, list[int], Tensor], Float64Array]] = MappingProxyType(
-    {
-        "through the network": network,
-        POOLING: pooling,
-        "rollout": rollout,
-        "norms": norms,
-        "gradient x input": gradient_x_input,
-        "integrated Jacobians": integrated_jacobians,
-        "random": chance,
-    }
-)
+METHODS: Mapping[str, Callable[[Encoder, list[int], Tensor], Float64Array]] = {
+    "through the network": network,
+    POOLING: pooling,
+    "rollout": rollout,
+    "norms": norms,
+    "gradient x input": gradient_x_input,
+    "integrated Jacobians": integrated_jacobians,
+    "random": chance,
+}
 
 
+@torch.no_grad()
 def _embedded(encoder: Encoder, ids: list[int], typed_as: list[int] | None = None) -> Tensor:
     """What the embedding layer gives, with the token types of this text or of another."""
     types = token_types(encoder, typed_as or ids)
-    with torch.no_grad():
-        types = None if types is None else types[0]
-        found: Tensor = encoder.embeddings(torch.tensor(ids), torch.arange(len(ids)), types)
+    found: Tensor = encoder.embeddings(torch.tensor(ids), torch.arange(len(ids)), None if types is None else types[0])
     return found
 
 
 def _gradient(encoder: Encoder, ids: list[int], embedded: Tensor, other: Tensor, *, is_cosine: bool) -> Tensor:
     """Of the text's product with the other's vector by the embedding layer's output, [n, D]."""
-    embeddings, start = encoder.embeddings, embedded.detach().requires_grad_()
-    encoder.set_submodule("embeddings", EmbeddingsGiven(embeddings, start))
-    try:
+    start = embedded.detach().requires_grad_()
+    with encoder.embeddings.register_forward_hook(lambda *_: start):
         output = run(encoder, ids).task_output[0]
-        product = (nn.functional.normalize(output, dim=0) if is_cosine else output) @ other
-        (found,) = torch.autograd.grad(product, start)
-    finally:
-        encoder.set_submodule("embeddings", embeddings)
+    product = (nn.functional.normalize(output, dim=0) if is_cosine else output) @ other
+    (found,) = torch.autograd.grad(product, start)
     return found
 
 
@@ -194,7 +171,14 @@ def _numpy(scores: Tensor) -> Float64Array:
 @program
 def main() -> None:
     """Prints a row a method, then JSON."""
-    arguments = _parse()
+    parser = parser_of(__doc__, "pairs", takes="a minute a dozen pairs")
+    parser.add_argument("source", nargs="?", help="checkpoint folder or hub id (default: the default model)")
+    parser.add_argument("--prune-heads", type=positive, metavar="SHARE", help="remove this share of the heads before")
+    parser.add_argument(
+        "--xplainsim", type=Path, metavar="DIR", help="beside xplainsim too, half a minute a pair; DIR keeps it"
+    )
+    parser.add_argument("--count", type=whole, default=80, help="pairs to measure")
+    arguments = parser.parse_args()
     torch.manual_seed(0)
     checkpoint = read_checkpoint(find_folder(arguments.source))
     if arguments.prune_heads is not None:
@@ -203,24 +187,22 @@ def main() -> None:
     if encoder.config.pooling == "max" or (encoder.config.output_size != 1 and encoder.config.task != "embedding"):
         raise CannotMeasure("an embedder or a cross-encoder of one label is measured, without maximum pooling")
     pairs = _choose(checkpoint, arguments.pairs, arguments.count)
-    given = _of_xplainsim(checkpoint, arguments, pairs)
-    measured = measure(encoder, [pair.rows for pair in pairs], given)
+    given = {} if arguments.xplainsim is None else _of_xplainsim(checkpoint, arguments, pairs)
     table = Table("faithfulness", "faithful to leaving tokens out")
-    for name, figures in measured.items():
-        cells = (_with_interval(figures[:, column]) for column in range(len(FIGURES)))
-        table.add(method=name, **dict(zip(FIGURES, cells, strict=True)))
+    for name, figures in measure(encoder, [pair.rows for pair in pairs], given).items():
+        table.add(method=name, **dict(zip(FIGURES, map(_with_interval, figures.T), strict=True)))
     emit("attention faithfulness", [table], pairs=arguments.count, model=checkpoint.name)
 
 
 def measure(encoder: Encoder, pairs: Sequence[Sequence[list[int]]], given: Given | None = None) -> dict[str, Scores]:
     """The figures of every method, and of leaving out itself; [pairs, figures] each.
 
-    Args:
-        encoder: an embedder or a cross-encoder.
-        pairs: ids of both texts, whose figures are averaged; of a cross-encoder the ids of both together.
-        given: by method, for each pair and text, scores of its tokens that were computed elsewhere.
+    Pairs are the ids of both texts, whose figures are averaged; of a cross-encoder the ids of both together. `given`
+    are scores that were computed elsewhere, by method, for each pair and text.
     """
-    methods = {name: method for name, method in METHODS.items() if name != POOLING or _is_embedder(encoder)}
+    methods = {
+        name: method for name, method in METHODS.items() if name != POOLING or encoder.config.task == "embedding"
+    }
     given = given or {}
     found: dict[str, list[Scores]] = {name: [] for name in ("leaving out itself", *methods, *given)}
     for place, pair in enumerate(tqdm(pairs, unit="pair", leave=False, disable=None)):
@@ -239,45 +221,40 @@ def measure(encoder: Encoder, pairs: Sequence[Sequence[list[int]]], given: Given
 
 def left_out_drops(encoder: Encoder, ids: list[int], target: torch.Tensor) -> Scores:
     """Similarity, or logit, lost without each token that is not special."""
-    whole_text, places = similarity(encoder, ids, target), range(len(text_places(ids)))
-    return np.array([whole_text - similarity(encoder, without(ids, [place]), target) for place in places])
+    whole_text, places = _similarity(encoder, ids, target), range(len(text_places(ids)))
+    return np.array([whole_text - _similarity(encoder, _without(ids, [place]), target) for place in places])
 
 
-def without(ids: list[int], places: Sequence[int]) -> list[int]:
+def _without(ids: list[int], places: Sequence[int]) -> list[int]:
     """A text without some of its tokens, counted among those that are not special."""
     own = text_places(ids)
     dropped = {own[place] for place in places}
     return [token for place, token in enumerate(ids) if place not in dropped]
 
 
-def similarity(encoder: Encoder, ids: list[int], target: torch.Tensor) -> float:
+def _similarity(encoder: Encoder, ids: list[int], target: torch.Tensor) -> float:
     """The cosine of a text and a vector of length 1, or a logit."""
     return float(vector(encoder, ids) @ target)
 
 
 def _targets(encoder: Encoder, pair: Sequence[list[int]]) -> list[tuple[list[int], torch.Tensor]]:
     """Each text with the other one's vector; a cross-encoder's pair with what its logit is multiplied by."""
-    if not _is_embedder(encoder):
+    if encoder.config.task != "embedding":
         return [(ids, torch.ones(1)) for ids in pair]
     return [(ids, vector(encoder, other)) for ids, other in zip(pair, reversed(pair), strict=True)]
 
 
-def _is_embedder(encoder: Encoder) -> bool:
-    return encoder.config.task == "embedding"
-
-
 def _figures(encoder: Encoder, ids: list[int], target: torch.Tensor, scores: Scores, drops: Scores) -> Scores:
     order = np.argsort(-scores, kind="stable").tolist()
-    whole_text, third = similarity(encoder, ids, target), max(1, round(len(order) / 3))
+    whole_text, third = _similarity(encoder, ids, target), max(1, round(len(order) / 3))
     agreement = float(spearmanr(scores, drops)[0]) if np.ptp(scores) and np.ptp(drops) else 0.0
-    lost = whole_text - similarity(encoder, without(ids, order[:third]), target)
-    kept = similarity(encoder, without(ids, order[(len(order) + 1) // 2 :]), target)
+    lost = whole_text - _similarity(encoder, _without(ids, order[:third]), target)
+    kept = _similarity(encoder, _without(ids, order[(len(order) + 1) // 2 :]), target)
     return np.array([agreement, drops[order[0]], lost, kept])
 
 
 def _with_interval(values: Scores) -> str:
-    generator = np.random.default_rng(0)
-    means = generator.choice(values, (RESAMPLES, len(values))).mean(axis=1)
+    means = np.random.default_rng(0).choice(values, (RESAMPLES, len(values))).mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     return f"{values.mean():.3f} ({low:.3f} to {high:.3f})"
 
@@ -290,7 +267,7 @@ class _Pair(NamedTuple):
 def _choose(checkpoint: Checkpoint, path: Path, count: int) -> list[_Pair]:
     """So many pairs with texts of the lengths that are measured, spread over the file."""
     pairs, encode = read_pairs(path), checkpoint.tokenizer.encode
-    is_apart = _is_embedder(checkpoint.encoder)
+    is_apart = checkpoint.encoder.config.task == "embedding"
     most = MOST if is_apart else 2 * MOST
     fitting = []
     for left, right in zip(pairs.left, pairs.right, strict=True):
@@ -303,10 +280,7 @@ def _choose(checkpoint: Checkpoint, path: Path, count: int) -> list[_Pair]:
 
 
 def _of_xplainsim(checkpoint: Checkpoint, arguments: argparse.Namespace, pairs: Sequence[_Pair]) -> Given:
-    """Its scores, if they are asked for."""
-    if arguments.xplainsim is None:
-        return {}
-    if not _is_embedder(checkpoint.encoder) or arguments.prune_heads is not None:
+    if checkpoint.encoder.config.task != "embedding" or arguments.prune_heads is not None:
         raise CannotMeasure("--xplainsim reads a checkpoint's folder: an embedder, without --prune-heads")
     left, right = zip(*(pair.texts for pair in pairs), strict=True)
     task = Task(str(find_folder(arguments.source).path), 1, left, (), {}, queries=right)
@@ -315,15 +289,3 @@ def _of_xplainsim(checkpoint: Checkpoint, arguments: argparse.Namespace, pairs: 
         found = [peer.vectors([place])[0].astype(np.float64) for place in places]
     halves = zip(found, pairs, strict=True)
     return {"xplainsim": [np.split(scores, [len(pair.rows[0])]) for scores, pair in halves]}
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="a minute a dozen pairs")
-    parser.add_argument("source", nargs="?", help="checkpoint folder or hub id (default: the default model)")
-    parser.add_argument("--pairs", type=Path, required=True, metavar="CSV", help="rated pairs of sentences")
-    parser.add_argument("--prune-heads", type=positive, metavar="SHARE", help="remove this share of the heads before")
-    parser.add_argument(
-        "--xplainsim", type=Path, metavar="DIR", help="beside xplainsim too, half a minute a pair; DIR keeps it"
-    )
-    parser.add_argument("--count", type=whole, default=80, help="pairs to measure (default: %(default)s)")
-    return parser.parse_args()

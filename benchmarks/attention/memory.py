@@ -6,12 +6,11 @@ and fused; and two operators of ONNX Runtime alone, the standard `Attention` tha
 libraries would blur the figure, and the start would take longer than the run.
 """
 
-import json
 import math
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -32,11 +31,10 @@ WAYS: Mapping[str, str] = {
     "Attention": "operator Attention",
     "MultiHeadAttention": "operator MultiHeadAttention",
 }
-OPERATORS: Mapping[str, tuple[str, dict[str, int]]] = {
-    "Attention": ("", {"q_num_heads": HEADS, "kv_num_heads": HEADS}),
-    "MultiHeadAttention": ("com.microsoft", {"num_heads": HEADS}),
+OPERATORS: Mapping[str, str] = {
+    "Attention": f"Attention <q_num_heads = {HEADS}, kv_num_heads = {HEADS}>",
+    "MultiHeadAttention": f"com.microsoft.MultiHeadAttention <num_heads = {HEADS}>",
 }
-Run = Callable[[int], object]
 
 
 def memory() -> Table:
@@ -44,10 +42,13 @@ def memory() -> Table:
     weights = HEADS * LONGEST**2 * 4 / 2**20
     title = f"Peak memory in MB, {HEADS} heads, {LAYERS} layers (weights of one layer at {LONGEST}: {weights:.0f} MB)"
     table = Table("memory", title)
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool,
+    ):
         write_graphs(Path(folder))
         for way, name in WAYS.items():
-            found = [peak(Path(folder), way, tokens) for tokens in LENGTHS]
+            found = [pool.submit(grown_mb, Path(folder), way, tokens).result() for tokens in LENGTHS]
             growth = found[-1] / found[-2] if min(found[-2:]) > 0 else None  # short texts may take nothing new
             exponent = growth and math.log2(growth) / math.log2(LENGTHS[-1] / LENGTHS[-2])
             table.add(way=name, **dict(zip(map(str, LENGTHS), found, strict=True)), exponent=exponent)
@@ -58,31 +59,22 @@ def write_graphs(folder: Path) -> None:
     """The exported encoder, and each operator alone."""
     import onnx  # noqa: PLC0415 - the measured processes need it as little as the next
     import onnx_ir  # noqa: PLC0415
-    from onnx import TensorProto, helper  # noqa: PLC0415
 
     from benchmarks.attention.claims import network  # noqa: PLC0415
     from export.graph import trace  # noqa: PLC0415
 
     onnx_ir.save(trace(network((HEADS,) * LAYERS, SIZE, SIZE, max_positions=LONGEST)), folder / "graph.onnx")
-    for name, (domain, attributes) in OPERATORS.items():
-        shape: list[str | int | None] = ["batch", "sequence", HEADS * SIZE]
-        inputs = [helper.make_tensor_value_info(x, TensorProto.FLOAT, shape) for x in ("query", "key", "value")]
-        output = helper.make_tensor_value_info("context", TensorProto.FLOAT, shape)
-        node = helper.make_node(name, ["query", "key", "value"], ["context"], domain=domain)
-        node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
-        opsets = [helper.make_opsetid("", 24), helper.make_opsetid("com.microsoft", 1)]
-        graph = helper.make_graph([node], name, inputs, [output])
-        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=11), folder / f"{name}.onnx")
+    kind = f"float[batch, sequence, {HEADS * SIZE}]"
+    for name, operator in OPERATORS.items():
+        model = onnx.parser.parse_model(f"""
+            <ir_version: 11, opset_import: ["": 24, "com.microsoft": 1]>
+            alone ({kind} query, {kind} key, {kind} value) => ({kind} context) {{
+                context = {operator} (query, key, value)
+            }}""")
+        onnx.save(model, folder / f"{name}.onnx")
 
 
-def peak(folder: Path, way: str, tokens: int) -> float:
-    """MB by which a process grows at most in one run over `tokens`, after one over few."""
-    command = [sys.executable, "-m", "benchmarks.attention.memory", str(folder), way, str(tokens)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own worker
-    return float(json.loads(done.stdout))
-
-
-def runner(folder: Path, way: str) -> Run:
+def runner(folder: Path, way: str) -> Callable[[int], object]:
     """A function that runs one text of a number of tokens."""
     if way in ("sdpa", "eager"):
         import torch  # noqa: PLC0415
@@ -107,8 +99,12 @@ def runner(folder: Path, way: str) -> Run:
     )
 
 
-def grown_mb(run: Run, tokens: int) -> float:
-    """MB that the resident set's peak lies above where it stood before the run (proc(5): VmHWM, reset by 5)."""
+def grown_mb(folder: Path, way: str, tokens: int) -> float:
+    """MB by which this process grows at most in one run over `tokens`, after one over few.
+
+    proc(5): the peak is VmHWM, which 5 resets.
+    """
+    run = runner(folder, way)
     run(SHORT)
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
@@ -120,7 +116,3 @@ def _status(field: str) -> int:
     """Kilobytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(f"{field}:")).split()[1])
-
-
-if __name__ == "__main__":
-    print(json.dumps(grown_mb(runner(Path(sys.argv[1]), sys.argv[2]), int(sys.argv[3]))))

@@ -1,29 +1,27 @@
 """Closed loops of requests over keep-alive connections: the service compared with its engine, parts and versions."""
 
+import os
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from benchmarks.lib.command import LOAD, CannotMeasure, parser_of, program
 from benchmarks.lib.comparison import (
+    Engine,
     Way,
     Words,
     check_vectors,
     compare,
     encode_requests,
-    engine_ways,
     fetch,
     http_name,
     http_ways,
     over_http,
-    paused_ways,
     ratios,
-    require_answers,
 )
-from benchmarks.lib.engines import Engine, all_layouts
-from benchmarks.lib.report import Spread, Table, emit, in_turns
-from benchmarks.lib.server import lacking, polyhead
-from benchmarks.lib.texts import fingerprint, load_texts, standard_plans, tokenize
+from benchmarks.lib.report import Table, emit
+from benchmarks.lib.server import polyhead
+from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
 
 
@@ -34,21 +32,19 @@ def closed() -> None:
     A closed loop over keep-alive connections with one and with several texts a request, alternately with the engine
     alone on the same texts. The load generator runs on the same cores as the server; what it takes is printed.
     """
-    arguments = parser_of(closed.__doc__, "model", "set", takes="about three minutes", **LOAD).parse_args()
-    provider = dict(arguments.set).get("POLYHEAD_PROVIDER", "cpu")
-    engine = Engine.open(arguments.model, all_layouts(provider), provider=provider)
+    arguments = parser_of(closed.__doc__, "model", takes="about three minutes", **LOAD).parse_args()
+    engine = Engine.open(arguments.model, provider=os.environ.get("POLYHEAD_PROVIDER", "cpu"))
     texts = load_texts("short", arguments.texts)
     rows = tokenize(engine.artifact, texts)
     make = partial(encode_requests, texts, rows)
-    with polyhead(arguments.model, dict(arguments.set)) as server:
-        check_vectors(fetch(server, make(4)[0])["embeddings"], engine.pooled(rows[:4]))
-        ways = engine_ways(engine, rows, standard_plans(rows)) | http_ways(server, make, arguments)
+    with polyhead(arguments.model, {}) as server:
+        check_vectors(fetch(server.address, make(4)[0])["embeddings"], engine.pooled(rows[:4]))
+        ways = engine.ways(rows) | http_ways("service", server, make, arguments)
         table = compare(f"short texts, {arguments.connections} connections", ways, arguments.rounds)
-    pairs = [((http_name(count),), (engine.name,)) for count in arguments.texts_per_request]
-    shares = ratios("service_over_engine", "service over the engine's best", pairs, table)
-    mean = sum(map(len, rows)) / len(rows)
-    settings = {"server_settings": arguments.set, "precision": engine.artifact.manifest.precision}
-    emit("http closed", [table, shares], texts=fingerprint(texts), mean_tokens=mean, **settings)
+    pairs = [((f"service, {http_name(count)}",), ("Polyhead",)) for count in arguments.texts_per_request]
+    shares = ratios("service over the engine's best", pairs, table)
+    described = {"mean_tokens": sum(map(len, rows)) / len(rows), "precision": engine.precision}
+    emit("http closed", [table, shares], texts=fingerprint(texts), **described)
 
 
 @program
@@ -59,30 +55,26 @@ def versions() -> None:
     while another one is measured. Ratios are to the first checkout's. Name the first one twice to see how far runs
     differ.
     """
-    parser = parser_of(versions.__doc__, "model", "set", takes="about two minutes a checkout", **LOAD)
+    parser = parser_of(versions.__doc__, "model", takes="about two minutes a checkout", **LOAD)
     parser.add_argument("checkout", type=Path, nargs="+", metavar="CHECKOUT", help="folders of versions of it")
     arguments = parser.parse_args()
     artifact = Artifact.open(arguments.model)
-    for checkout in arguments.checkout:
-        if not (checkout / "service" / "__main__.py").is_file():
-            raise CannotMeasure(f"{checkout}: expected a checkout of this project, with service/__main__.py in it")
     names = [f"{index}: {checkout}" for index, checkout in enumerate(arguments.checkout, start=1)]
     texts = load_texts("short", arguments.texts)
     make = partial(encode_requests, texts, tokenize(artifact, texts))
     with ExitStack() as stack:
         ways: dict[str, Way] = {}
         for name, checkout in zip(names, arguments.checkout, strict=True):
-            server = stack.enter_context(polyhead(arguments.model, dict(arguments.set), checkout=checkout))
-            fetch(server, make(1)[0])  # it answers, and with 200
-            ways |= paused_ways(name, server, make, arguments)
+            if not (checkout / "service" / "__main__.py").is_file():  # Python would run this version instead
+                raise CannotMeasure(f"{checkout}: expected a checkout of this project, with service/__main__.py in it")
+            server = stack.enter_context(polyhead(arguments.model, {}, checkout=checkout))
+            fetch(server.address, make(1)[0])  # it answers, and with 200
+            ways |= http_ways(name, server, make, arguments)
         table = compare(f"short texts, {arguments.connections} connections", ways, arguments.rounds)
-    pairs: list[tuple[Words, Words]] = [
-        ((name, http_name(count)), (names[0], http_name(count)))
-        for name in names[1:]
-        for count in arguments.texts_per_request
-    ]
-    ratio = ratios("ratios", "tokens/s over the first checkout's", pairs, table)
-    emit("http versions", [table, ratio], texts=fingerprint(texts), server_settings=arguments.set)
+    counts = [http_name(count) for count in arguments.texts_per_request]
+    pairs: list[tuple[Words, Words]] = [((name, count), (names[0], count)) for name in names[1:] for count in counts]
+    ratio = ratios("tokens/s over the first checkout's", pairs, table)
+    emit("http versions", [table, ratio], texts=fingerprint(texts))
 
 
 @program
@@ -95,29 +87,23 @@ def cost() -> None:
     """
     load = {"connections": 16, "texts": 640, "seconds": 5.0, "rounds": 3}
     arguments = parser_of(cost.__doc__, "model", takes="about a minute", **load).parse_args()
-    artifact, texts = Artifact.open(arguments.model), load_texts("short", arguments.texts)
-    requests = encode_requests(texts, tokenize(artifact, texts), 1)
+    texts = load_texts("short", arguments.texts)
+    requests = encode_requests(texts, tokenize(Artifact.open(arguments.model), texts), 1)
     servers = {
-        "HTTP alone": lacking("bare"),
-        "the service without a model": lacking("no-model", "--model", str(arguments.model)),
-        "the service": polyhead(arguments.model, {}),
+        "HTTP alone": ("benchmarks.http.servers", "bare"),
+        "the service without a model": ("benchmarks.http.servers", "no-model"),
+        "the service": ("service",),
     }
     with ExitStack() as stack:
-        ways = {
-            name: over_http(stack.enter_context(server), requests, arguments.connections, arguments.seconds)
-            for name, server in servers.items()
-        }
-        results = in_turns(ways, arguments.rounds)
-    table = Table("cost", f"processor time a request, {arguments.connections} connections")
-    for name, samples in results.items():
-        require_answers(name, samples)
-        rates = [sample.requests_per_s or 0.0 for sample in samples]
-        served = [(sample.server_cores or 0.0) / rate for sample, rate in zip(samples, rates, strict=True)]
-        sent = [(sample.client_cores or 0.0) / rate for sample, rate in zip(samples, rates, strict=True)]
-        table.add(
-            server=name,
-            requests_per_s=Spread.of(rates).median,
-            server_us=1e6 * Spread.of(served).median,
-            client_us=1e6 * Spread.of(sent).median,
-        )
+        ways = {}
+        for name, command in servers.items():
+            server = stack.enter_context(polyhead(arguments.model, {}, program=command))
+            ways[name] = over_http(server, requests, arguments.connections, arguments.seconds)
+        title = f"processor time a request, {arguments.connections} connections"
+        rates = compare(title, ways, arguments.rounds)
+    table = Table("cost", title)
+    for row in rates.rows:
+        cells = {kind: row[kind] for kind in ("way", "requests_per_s")}
+        spent = {f"{who}_us": 1e6 * row[f"{who}_cores"] / row["requests_per_s"] for who in ("server", "client")}
+        table.add(**cells, **spent)
     emit("http cost", [table], texts=fingerprint(texts))

@@ -29,14 +29,10 @@ VECTOR /= np.linalg.norm(VECTOR)
 
 
 class NoModel:
-    """A backend that computes nothing: the same vector for every text, after its time.
-
-    Args:
-        seconds: for each text.
-    """
+    """A backend that computes nothing: the same vector for every text, after its time."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+        self._seconds = seconds  # for each text
 
     def run(self, batch: Batch) -> BatchOutput:
         """See `service.inference.backend.Backend`."""
@@ -75,9 +71,8 @@ def serve_bare() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["bare"]:
+    kind, *flags = sys.argv[1:]
+    if kind == "bare":
         serve_bare()
-    elif sys.argv[1:2] == ["no-model"]:
-        sys.exit(serve(sys.argv[2:], load))
     else:
-        sys.exit("expected: bare, or no-model with the service's flags")
+        sys.exit(serve(flags, load))

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from export import command
-from export.command import endings_interrupt
 from export.errors import ExportError
 from model.artifact import ArtifactError
 from service.errors import one_line
 
 whole, positive, not_negative = command.count, command.positive, command.not_negative
-FAILED, INTERRUPTED = 2, 130  # exit codes: the first is argparse's for a wrong command line, the second a shell's
 
 
 class CannotMeasure(Exception):
@@ -31,33 +29,29 @@ def program(run: Callable[[], None]) -> Callable[[], None]:
     @wraps(run)
     def main() -> None:
         try:
-            with endings_interrupt():
+            with command.endings_interrupt():
                 run()
         except (CannotMeasure, ArtifactError, ExportError, OSError) as error:  # OSError: a file, a port, a full disk
-            _end(one_line(error), FAILED)
+            message, code = one_line(error), 2  # argparse's for a wrong command line
         except KeyboardInterrupt:
-            _end("interrupted", INTERRUPTED)
+            message, code = "interrupted", command.INTERRUPTED
+        else:
+            return
+        sys.stderr.write(f"{sys.argv[0]}: {message}\n")
+        raise SystemExit(code)
 
     return main
-
-
-def setting(text: str) -> tuple[str, str]:
-    """Name and value of `NAME=VALUE`, as an environment holds it."""
-    name, separator, value = text.partition("=")
-    if not (name and separator):
-        raise argparse.ArgumentTypeError(f"expected POLYHEAD_X=Y, got {text!r}")
-    return name, value
 
 
 # Arguments of several questions.
 SHARED: Mapping[str, Mapping[str, Any]] = {
     "model": {"type": Path, "required": True, "metavar": "DIR", "help": "artifact to serve"},
-    "set": {"action": "append", "default": [], "type": setting, "metavar": "POLYHEAD_X=Y", "help": "server's setting"},
     "connections": {"type": whole, "help": "requests under way at any time"},
     "texts-per-request": {"type": whole, "nargs": "+", "metavar": "N", "help": "texts of a request"},
     "seconds": {"type": positive, "help": "length of each measurement"},
     "texts": {"type": whole, "help": "different texts"},
     "rounds": {"type": whole, "help": "measured rounds; one more warms up"},
+    "pairs": {"type": Path, "required": True, "metavar": "CSV", "help": "rated pairs of sentences"},
 }
 # Texts and rounds of a comparison, and the load of one that goes over HTTP.
 TEXTS: Mapping[str, Any] = {"texts": 640, "rounds": 5}
@@ -67,11 +61,7 @@ LOAD: Mapping[str, Any] = {"connections": 16, "texts_per_request": [1, 32], "sec
 def parser_of(doc: str | None, *shared: str, takes: str, **defaults: Any) -> argparse.ArgumentParser:
     """A parser that explains its question: the docstring, how long it takes with its defaults, and every default.
 
-    Args:
-        doc: the question's docstring.
-        *shared: which of `SHARED` it takes besides those with defaults.
-        takes: how long, in words.
-        **defaults: of other arguments of `SHARED`.
+    It has the `shared` arguments of `SHARED`, and others of these with the given defaults.
     """
     made = argparse.ArgumentParser(
         sys.argv[0], description=inspect.cleandoc(doc or ""), epilog=f"Takes {takes}.", formatter_class=_Formatter
@@ -85,9 +75,9 @@ def parser_of(doc: str | None, *shared: str, takes: str, **defaults: Any) -> arg
     return made
 
 
-def last_line(written: str, otherwise: str) -> str:
+def last_line(written: str) -> str:
     """What a process that failed said last."""
-    return (written.strip().splitlines() or [otherwise])[-1]
+    return (written.strip().splitlines() or ["it wrote nothing"])[-1][-2000:]
 
 
 def new_file(text: str) -> Path:
@@ -102,10 +92,4 @@ class _Formatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaults
     """The docstring as it stands; a default behind every argument that has one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        has_default = action.default not in (None, [], argparse.SUPPRESS)
-        return super()._get_help_string(action) if has_default else action.help
-
-
-def _end(message: str, code: int) -> None:
-    sys.stderr.write(f"{sys.argv[0]}: {message}\n")
-    raise SystemExit(code)
+        return super()._get_help_string(action) if action.default not in (None, []) else action.help

@@ -1,90 +1,105 @@
-"""Several ways to encode the same texts, measured alternately and laid side by side.
+"""Several ways to encode the same texts, measured in turns and laid side by side."""
 
-It knows a way as a function that measures once and returns a `Sample`.
-"""
-
-import argparse
-import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import os
+import socket
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.lib.command import CannotMeasure
-from benchmarks.lib.engines import Engine, Pass
-from benchmarks.lib.load import DROPPED, Connection, Request, post, run_closed_loop
-from benchmarks.lib.report import Spread, Table, in_turns, percentiles
+from benchmarks.lib.load import Address, Request, post, run_closed_loop
+from benchmarks.lib.report import Spread, Table, in_turns, median, percentiles
 from benchmarks.lib.server import Server
-from benchmarks.lib.texts import Plan, TokenIds, make_batches
+from benchmarks.lib.texts import TokenIds, make_batch, standard_plans
+from benchmarks.peers.worker import layouts_of, pull
+from model.artifact import Artifact
+from service.inference.backend import Backend, Batch, Float32Array
+from service.inference.onnx_backend import ProviderUnavailable
+from service.inference.openvino_backend import load_backend
 
 ENCODE = "/encode"
 CLOSE_ENOUGH = 0.98  # cosine; int8 against fp32 is above 0.99, another text far below
+MEDIANS = ("tokens_per_s", "texts_per_s", "requests_per_s", "server_cores", "client_cores", "cpu_us_a_token")
+WARMUP = 0.3  # seconds before each closed loop counts; a whole round of warm-up comes before the first that does
+
+
+class Sample(NamedTuple):
+    """One measurement of one way; requests and cores of HTTP, processor time of an engine without it."""
+
+    tokens_per_s: float  # real tokens, special ones included
+    texts_per_s: float
+    latencies: Sequence[float] = ()  # seconds, of each request, or of each run if there are no requests
+    requests_per_s: float | None = None  # answered with 200
+    server_cores: float | None = None  # that the server kept busy
+    client_cores: float | None = None  # that the load generator kept busy
+    failed: int = 0  # answers that were neither 200 nor 429
+    cpu_us_a_token: float | None = None  # others on the machine change it less than a rate
+
+
+Way = Callable[[], Sample]
+Layout = tuple[int, int]
+Words = tuple[str, ...]  # that the names of a group of ways all hold, the first one at their beginning
+
+
+def in_parts(texts: Sequence[str], rows: Sequence[TokenIds], size: int) -> Iterator[tuple[list[str], int]]:
+    """Parts of `size` texts, and the tokens of each by their ids; what is left over is dropped.
+
+    Raises:
+        CannotMeasure: there are too few texts for one part.
+    """
+    if len(texts) < size:
+        raise CannotMeasure(f"{len(texts)} texts make no request of {size}: raise --texts")
+    for start in range(0, len(texts) - size + 1, size):
+        part = slice(start, start + size)
+        yield list(texts[part]), sum(map(len, rows[part]))
 
 
 def encode_requests(
     texts: Sequence[str], rows: Sequence[TokenIds], per_request: int, options: Mapping[str, Any] | None = None
 ) -> list[Request]:
-    """Requests of `per_request` texts each, every text used once; what is left over is dropped.
+    """Requests of `per_request` texts each, 1 being a text and no list; `options` are further fields of the body.
 
     Without the model's default prompt: its tokens would count, and the engine and the peers encode the texts alone.
-
-    Args:
-        texts: what to send.
-        rows: their token ids, for counting.
-        per_request: 1 sends a text, more a list.
-        options: further fields of the body.
-
-    Raises:
-        CannotMeasure: there are too few texts for one request.
+    Raises as `in_parts`.
     """
-
-    def body(part: list[str]) -> dict[str, Any]:
-        return {"inputs": part[0] if per_request == 1 else part, "prompt": "", **(options or {})}
-
-    return requests_of(ENCODE, texts, rows, per_request, body)
-
-
-def requests_of(
-    path: str,
-    texts: Sequence[str],
-    rows: Sequence[TokenIds],
-    per_request: int,
-    body: Callable[[list[str]], Mapping[str, Any]],
-) -> list[Request]:
-    """Requests to any route; `body` makes one of the texts in it. Else, and what it raises, as `encode_requests`."""
-    if len(texts) < per_request:
-        raise CannotMeasure(f"{len(texts)} texts make no request of {per_request}: raise --texts")
-    parts = [slice(start, start + per_request) for start in range(0, len(texts) - per_request + 1, per_request)]
-    return [post(path, body(list(texts[part])), texts=per_request, tokens=sum(map(len, rows[part]))) for part in parts]
+    requests = []
+    for part, tokens in in_parts(texts, rows, per_request):
+        inputs = part[0] if per_request == 1 else part
+        body = {"inputs": inputs, "prompt": "", **(options or {})}
+        requests.append(post(ENCODE, body, texts=per_request, tokens=tokens))
+    return requests
 
 
-def fetch(server: Server, request: Request) -> Any:
+def fetch(address: Address, request: Request) -> Any:
     """The JSON of one answer; raises as `fetch_body`."""
-    return json.loads(fetch_body(server, request))
+    return json.loads(fetch_body(address, request))
 
 
-def fetch_body(server: Server, request: Request) -> bytes:
+def fetch_body(address: Address, request: Request) -> bytes:
     """The body of one answer, whatever its form.
 
     Raises:
-        CannotMeasure: the status is not 200.
+        CannotMeasure: the status is not 200, or no answer came.
     """
-
-    async def exchange() -> bytes:
-        connection = Connection(server.address, keep_body=True)
-        response = await connection.send(request.data)
-        connection.close()
-        if response.status == DROPPED:
-            raise CannotMeasure(f"no answer from {server.address.host}:{server.address.port}")
-        if response.status != 200:
-            raise CannotMeasure(f"status {response.status}: {response.body[:500]!r}")
-        return response.body
-
-    return asyncio.run(exchange())
+    try:
+        with socket.create_connection((address.host, address.port)) as connection:
+            connection.sendall(request.data)
+            response = HTTPResponse(connection)
+            response.begin()
+            body = response.read()
+    except (OSError, HTTPException) as error:
+        raise CannotMeasure(f"no answer from {address.host}:{address.port}: {error}") from error
+    if response.status != 200:
+        raise CannotMeasure(f"status {response.status}: {body[:500]!r}")
+    return body
 
 
 def check_vectors(got: ArrayLike, expected: NDArray[np.float32]) -> None:
@@ -102,67 +117,73 @@ def check_vectors(got: ArrayLike, expected: NDArray[np.float32]) -> None:
         raise CannotMeasure(f"a vector has cosine {cosine:.4f} to the engine's, expected at least {CLOSE_ENOUGH}")
 
 
-MEDIANS = ("tokens_per_s", "texts_per_s", "requests_per_s", "server_cores", "client_cores", "cpu_us_a_token")
-WARMUP = 0.3  # seconds before each closed loop counts; a whole round of warm-up comes before the first that does
+def run_pass(backend: Backend, batches: Sequence[Batch], workers: int) -> Sample:
+    """Runs every batch once, in order, on `workers` threads that take the next one when they are free."""
+    began, used = time.perf_counter(), time.process_time()
+    latencies = pull(backend.run, batches, workers)
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - used
+    tokens, texts = sum(int(batch.lengths.sum()) for batch in batches), sum(len(batch.lengths) for batch in batches)
+    return Sample(tokens / seconds, texts / seconds, latencies, cpu_us_a_token=1e6 * cpu_seconds / tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One measurement of one way.
+class Engine(NamedTuple):
+    """An artifact, opened once a layout: worker threads, and intra-op threads of each. Its name: folder, precision."""
 
-    Attributes:
-        tokens_per_s: real tokens, special ones included.
-        texts_per_s: texts.
-        latencies: seconds, of each request, or of each run if there are no requests.
-        requests_per_s: HTTP requests answered with 200, or None without HTTP.
-        server_cores: cores that the server kept busy, or None without HTTP.
-        client_cores: cores that the load generator kept busy, likewise.
-        failed: answers that were neither 200 nor 429.
-        cpu_us_a_token: processor time of an engine without HTTP, or None where unknown; others on the machine change it
-            less than a rate.
-    """
+    name: str
+    artifact: Artifact
+    backends: Mapping[Layout, Backend]
 
-    tokens_per_s: float
-    texts_per_s: float
-    latencies: Sequence[float] = ()
-    requests_per_s: float | None = None
-    server_cores: float | None = None
-    client_cores: float | None = None
-    failed: int = 0
-    cpu_us_a_token: float | None = None
+    @classmethod
+    def open(cls, directory: Path, *, provider: str = "cpu", layouts: Sequence[Layout] | None = None) -> "Engine":
+        """Verifies an artifact and loads it once a layout.
 
+        If none is given, a worker a core and one on all cores; on a GPU one, and two of which one prepares.
 
-Way = Callable[[], Sample]
-Words = tuple[str, ...]  # that the names of a group of ways all hold, the first one at their beginning
+        Raises:
+            ArtifactError: the directory is no artifact, or not the one its manifest describes.
+            CannotMeasure: the provider cannot be used.
+        """
+        artifact = Artifact.open(directory)
+        usual = [(1, 1), (2, 1)] if provider == "cuda" else layouts_of(len(os.sched_getaffinity(0)))
+        try:
+            backends = {
+                (workers, threads): load_backend(artifact, workers=workers, intra_op_threads=threads, provider=provider)
+                for workers, threads in layouts or usual
+            }
+        except ProviderUnavailable as error:
+            raise CannotMeasure(str(error)) from error
+        return cls(f"{directory} {artifact.manifest.precision}", artifact, backends)
 
+    @property
+    def precision(self) -> str:
+        """The artifact's."""
+        return self.artifact.manifest.precision
 
-def over_passes(run: Callable[[], Pass]) -> Way:
-    """A way that is one pass through an engine."""
+    def ways(self, rows: Sequence[TokenIds]) -> dict[str, Way]:
+        """The engine alone on all the texts: every plan under every layout."""
+        made: dict[str, Way] = {}
+        for name, plan in standard_plans(rows).items():
+            batches = [make_batch([rows[index] for index in run]) for run in plan]
+            for (workers, threads), backend in self.backends.items():
+                way = f"Polyhead {self.precision}: {name}, {workers}x{threads}"
+                made[way] = partial(run_pass, backend, batches, workers)
+        return made
 
-    def measure() -> Sample:
-        one = run()
-        cpu_us = None if one.cpu_seconds is None else 1e6 * one.cpu_seconds / one.tokens
-        return Sample(one.tokens_per_s, one.texts_per_s, one.latencies, cpu_us_a_token=cpu_us)
-
-    return measure
-
-
-def engine_ways(engine: Engine, rows: Sequence[TokenIds], plans: Mapping[str, Plan]) -> dict[str, Way]:
-    """The engine alone on all the texts: every plan under every layout."""
-    return {
-        f"{engine.name}, {name}, {layout}": over_passes(engine.runner(make_batches(rows, plan), layout))
-        for name, plan in plans.items()
-        for layout in engine.backends
-    }
+    def pooled(self, rows: Sequence[TokenIds]) -> Float32Array:
+        """Vectors `[B, D]` of a few texts, to compare others with."""
+        return np.stack(list(next(iter(self.backends.values())).run(make_batch(rows)).output))
 
 
 def over_http(server: Server, requests: Sequence[Request], connections: int, seconds: float) -> Way:
-    """A way that is a closed loop of requests to a server."""
+    """A way that is a closed loop of requests to a server, which is paused whenever it is not being measured."""
+    server.pause()
 
     def measure() -> Sample:
+        server.resume()
         cores = server.count_cores()
         tally = run_closed_loop(server.address, requests, connections=connections, seconds=seconds, warmup=WARMUP)
         server_cores = cores()
+        server.pause()
         return Sample(
             tokens_per_s=tally.tokens / seconds,
             texts_per_s=tally.texts / seconds,
@@ -177,31 +198,14 @@ def over_http(server: Server, requests: Sequence[Request], connections: int, sec
 
 
 def http_ways(
-    server: Server, make: Callable[[int], Sequence[Request]], arguments: argparse.Namespace
+    name: str, server: Server, make: Callable[[int], Sequence[Request]], arguments: Namespace
 ) -> dict[str, Way]:
     """A server, with each of the wanted numbers of texts a request; `make` turns such a number into requests."""
+    requests = {http_name(count): make(count) for count in arguments.texts_per_request}
     return {
-        http_name(count): over_http(server, make(count), arguments.connections, arguments.seconds)
-        for count in arguments.texts_per_request
+        f"{name}, {way}": over_http(server, those, arguments.connections, arguments.seconds)
+        for way, those in requests.items()
     }
-
-
-def paused_ways(
-    name: str, server: Server, make: Callable[[int], Sequence[Request]], arguments: argparse.Namespace
-) -> dict[str, Way]:
-    """A server's ways under its name; it is paused whenever none of them is being measured."""
-    ways = http_ways(server, make, arguments)
-    server.pause()
-    return {f"{name}, {way}": partial(resumed, server, measure) for way, measure in ways.items()}
-
-
-def resumed(server: Server, way: Way) -> Sample:
-    """Measures a way of a paused server."""
-    server.resume()
-    try:
-        return way()
-    finally:
-        server.pause()
 
 
 def http_name(count: int) -> str:
@@ -213,26 +217,22 @@ def compare(title: str, ways: Mapping[str, Way], rounds: int) -> Table:
     """Measures every way once a round and summarises each by its medians.
 
     Raises:
-        CannotMeasure: a server answered with an error: such a rate means nothing.
+        CannotMeasure: requests failed, or none was answered: such a rate means nothing.
     """
     table = Table("rates", title)
     for way, samples in in_turns(ways, rounds).items():
-        require_answers(way, samples)
+        if failed := sum(sample.failed for sample in samples):
+            raise CannotMeasure(f"{way}: {failed} requests failed; see the server's log")
+        if not all(sample.texts_per_s for sample in samples):
+            raise CannotMeasure(f"{way}: no request was answered within the time: raise --seconds")
+        columns = {column: [getattr(sample, column) for sample in samples] for column in MEDIANS}
         table.add(
             way=way,
-            **{column: _median(samples, column) for column in MEDIANS},
+            **{column: None if values[0] is None else median(values) for column, values in columns.items()},
             spread=str(Spread.of([sample.tokens_per_s for sample in samples])),
             **percentiles([latency for sample in samples for latency in sample.latencies]),
         )
     return table
-
-
-def require_answers(way: str, samples: Sequence[Sample]) -> None:
-    """Raises `CannotMeasure` if requests failed, or if none was answered: such a rate means nothing."""
-    if failed := sum(sample.failed for sample in samples):
-        raise CannotMeasure(f"{way}: {failed} requests failed; see the server's log")
-    if not all(sample.texts_per_s for sample in samples):
-        raise CannotMeasure(f"{way}: no request was answered within the time: raise --seconds")
 
 
 def best_of(table: Table, words: Words) -> tuple[str, float] | None:
@@ -242,16 +242,11 @@ def best_of(table: Table, words: Words) -> tuple[str, float] | None:
     return None if best is None else (best["way"], float(best["tokens_per_s"]))
 
 
-def ratios(name: str, title: str, pairs: Iterable[tuple[Words, Words]], table: Table) -> Table:
+def ratios(title: str, pairs: Iterable[tuple[Words, Words]], table: Table) -> Table:
     """The best of one group of ways over the best of another, for each pair of groups that both exist."""
-    found = Table(name, title)
+    found = Table("ratios", title)
     for words, others in pairs:
         ours, theirs = best_of(table, words), best_of(table, others)
         if ours and theirs:
             found.add(of=ours[0], over=theirs[0], ratio=ours[1] / theirs[1])
     return found
-
-
-def _median(samples: Sequence[Sample], column: str) -> float | None:
-    values = [value for sample in samples if (value := getattr(sample, column)) is not None]
-    return float(np.median(values)) if values else None

@@ -8,30 +8,30 @@ import asyncio
 import itertools
 import json
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import uvloop
+from httptools import HttpResponseParser
 
 from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.report import percentiles
 
-DROPPED = 0  # status of a request whose connection ended before its answer
+DROPPED = 0  # status of a request whose connection ended before its answer, or that waited longer than the grace
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Where the server listens."""
 
     host: str
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A whole request as bytes, the work in it, and the status it should get."""
 
     data: bytes
@@ -40,32 +40,23 @@ class Request:
     expects: int = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
-    """The part of an answer that load is judged by; `body` is empty unless asked for."""
+class Response(NamedTuple):
+    """The part of an answer that load is judged by."""
 
     status: int
-    retry_after: str | None
-    body: bytes
+    retry_after: str | None = None
 
 
-LOST = Response(DROPPED, None, b"")
+LOST = Response(DROPPED)
 
 
 def post(
-    path: str,
-    body: Mapping[str, Any],
-    *,
-    texts: int = 0,
-    tokens: int = 0,
-    expects: int = 200,
-    accept: str | None = None,
+    path: str, body: Mapping[str, Any], *, texts: int = 0, tokens: int = 0, expects: int = 200, accept: str = "*/*"
 ) -> Request:
-    """A POST of JSON as bytes; `accept` is the media type wanted back, if it says one."""
+    """A POST of JSON as bytes; `accept` is the media type wanted back."""
     content = json.dumps(body, ensure_ascii=False).encode()
-    wanted = "" if accept is None else f"Accept: {accept}\r\n"
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\n{wanted}"
+        f"POST {path} HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\nAccept: {accept}\r\n"
         f"Content-Length: {len(content)}\r\n\r\n"
     )
     return Request(head.encode() + content, texts, tokens, expects)
@@ -74,45 +65,33 @@ def post(
 class Connection(asyncio.Protocol):
     """One keep-alive connection, one request at a time; connects again by itself after the server closed it."""
 
-    def __init__(self, address: Address, *, keep_body: bool = False) -> None:
+    def __init__(self, address: Address) -> None:
         self._address = address
-        self._keep_body = keep_body
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Response] | None = None
-        self._head = b""
-        self._body: list[bytes] = []
-        self._missing = -1  # body bytes still to come; below 0 while the head is incomplete
-        self._status = DROPPED
+        self._parser = HttpResponseParser(self)
         self._retry_after: str | None = None
-        self._ends = False  # the server said `Connection: close`
         self._closed = False
 
     async def send(self, data: bytes) -> Response:
-        """Sends one request and waits for the end of its answer; status `DROPPED` where none came.
-
-        Raises:
-            CannotMeasure: the answer has no Content-Length or is no HTTP; the message shows its head.
-        """
-        loop = asyncio.get_running_loop()
+        """Sends one request and waits for the end of its answer; status `DROPPED` where none came, or no HTTP."""
         while self._transport is not None and self._transport.is_closing():
             await asyncio.sleep(0)  # connection_lost comes in one of the next turns
+        loop = asyncio.get_running_loop()
         if self._transport is None and not self._closed:
-            try:
+            with suppress(OSError):
                 await loop.create_connection(lambda: self, self._address.host, self._address.port)
-            except OSError:
-                return LOST
         if self._closed or self._transport is None:
             return LOST
-        self._answer = loop.create_future()
-        self._head, self._missing = b"", -1
-        self._body.clear()
+        self._answer, self._parser, self._retry_after = loop.create_future(), HttpResponseParser(self), None
         self._transport.write(data)
         return await self._answer
 
     def close(self) -> None:
         """Closes permanently: a request under way and every later one gets `DROPPED`."""
         self._closed = True
-        self._disconnect()
+        if self._transport is not None:
+            self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keeps the transport."""
@@ -124,60 +103,25 @@ class Connection(asyncio.Protocol):
         self._finish(LOST)
 
     def data_received(self, data: bytes) -> None:
-        """Counts the answer's bytes; ends the request with the last of them."""
-        if self._answer is None:
-            return
-        if self._missing < 0:
-            self._head += data
-            head, separator, data = self._head.partition(b"\r\n\r\n")
-            if not separator:
-                return
-            try:
-                self._read_head(head.lower())
-            except CannotMeasure as error:
-                self._finish(error)
-                self._disconnect()
-                return
-        self._missing -= len(data)
-        if self._keep_body:
-            self._body.append(data)
-        if self._missing <= 0:
-            self._finish(Response(self._status, self._retry_after, b"".join(self._body)))
-            if self._ends:
-                self._disconnect()
+        """Reads the answer; of what is no HTTP the transport hears, and ends the connection."""
+        if self._answer is not None:
+            self._parser.feed_data(data)
 
-    def _read_head(self, head: bytes) -> None:
-        length = _field(head, b"content-length")
-        if length is None or not head.startswith(b"http/1.1 "):
-            raise CannotMeasure(f"expected HTTP/1.1 with a Content-Length, got {head[:200]!r}")
-        self._status = int(head[9:12])
-        self._missing = int(length)
-        retry_after = _field(head, b"retry-after")
-        self._retry_after = None if retry_after is None else retry_after.decode()
-        self._ends = _field(head, b"connection") == b"close"
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keeps what an answer says about coming back."""
+        if name.lower() == b"retry-after":
+            self._retry_after = value.decode()
 
-    def _disconnect(self) -> None:
-        if self._transport is not None:
+    def on_message_complete(self) -> None:
+        """Ends the request."""
+        if not self._parser.should_keep_alive() and self._transport is not None:
             self._transport.abort()
+        self._finish(Response(self._parser.get_status_code(), self._retry_after))
 
-    def _finish(self, response: Response | CannotMeasure) -> None:
+    def _finish(self, response: Response) -> None:
         answer, self._answer = self._answer, None
-        if answer is None or answer.done():
-            return
-        if isinstance(response, Response):
+        if answer is not None and not answer.done():
             answer.set_result(response)
-        else:
-            answer.set_exception(response)
-
-
-def _field(head: bytes, name: bytes) -> bytes | None:
-    """Value of a header field in a lower-cased head."""
-    start = head.find(b"\r\n" + name + b":")
-    if start < 0:
-        return None
-    start += len(name) + 3
-    end = head.find(b"\r\n", start)
-    return head[start : end if end >= 0 else None].strip()
 
 
 GRACE = 30.0  # seconds that requests under way get to finish after the measurement
@@ -187,30 +131,20 @@ GRACE = 30.0  # seconds that requests under way get to finish after the measurem
 class Tally:
     """The answers to the requests that one window counts.
 
-    Attributes:
-        seconds: length of the window.
-        latencies: seconds, of the answers with status 200.
-        statuses: answers by status; `DROPPED` where the connection ended first, or nothing came within the grace.
-        requests: requests answered with 200; one that straddles an edge of the window counts with the share of its
-            time that lies inside.
-        texts: their texts, counted the same way.
-        tokens: their tokens, likewise.
-        refused: answers 429 and 503, those that should say when to come back.
-        with_retry_after: how many of these had a Retry-After.
-        failed: answers with another status than the request expects or 429: a clean run has none.
-        client_cpu: CPU seconds of this process in the window.
+    Requests, texts and tokens are of those answered with 200; one that straddles an edge of the window counts with the
+    share of its time that lies inside.
     """
 
-    seconds: float
-    latencies: list[float] = field(default_factory=list)
+    seconds: float  # length of the window
+    latencies: list[float] = field(default_factory=list)  # seconds, of the answers with status 200
     statuses: Counter[int] = field(default_factory=Counter)
     requests: float = 0.0
     texts: float = 0.0
     tokens: float = 0.0
-    refused: int = 0
-    with_retry_after: int = 0
-    failed: int = 0
-    client_cpu: float = 0.0
+    refused: int = 0  # answers 429 and 503, those that should say when to come back
+    with_retry_after: int = 0  # of these
+    failed: int = 0  # answers with another status than the request expects or 429: a clean run has none
+    client_cpu: float = 0.0  # CPU seconds of this process in the window
 
     def add(self, request: Request, response: Response, latency: float, share: float = 1.0) -> None:
         """Counts one answer, its work with the given share."""
@@ -235,19 +169,22 @@ class Tally:
         }
 
 
+def sum_up(tallies: Sequence[Tally]) -> dict[str, float]:
+    """Requests by what became of them, and latencies; one is lost unless it is answered, or refused with 429."""
+    statuses = sum((tally.statuses for tally in tallies), Counter[int]())
+    answered, refused = statuses[200], statuses[429]
+    counts = {"sent": statuses.total(), "answered": answered, "refused": refused}
+    latencies = percentiles([latency for tally in tallies for latency in tally.latencies])
+    return {**counts, "lost": statuses.total() - answered - refused, **latencies}
+
+
 @dataclass
 class OpenRun:
-    """An open loop's two views of one window.
+    """An open loop's two views of one window."""
 
-    Attributes:
-        due: requests that were due within the window, whenever they were answered: latency and the shares of statuses.
-        done: answers that came within the window, whenever they were due: rates.
-        connections: most requests that were under way at once.
-    """
-
-    due: Tally
-    done: Tally
-    connections: int = 0
+    due: Tally  # requests due within the window, whenever they were answered: latency and the shares of statuses
+    done: Tally  # answers that came within the window, whenever they were due: rates
+    connections: int = 0  # most requests that were under way at once
 
 
 def poisson_schedule(rate: float, seconds: float, seed: int = 0) -> list[float]:
@@ -261,27 +198,21 @@ def poisson_schedule(rate: float, seconds: float, seed: int = 0) -> list[float]:
 def run_closed_loop(
     address: Address, requests: Sequence[Request], *, connections: int, seconds: float, warmup: float = 1.0
 ) -> Tally:
+    """`closed_loop` in an event loop of its own."""
+    return uvloop.run(closed_loop(address, requests, connections=connections, seconds=seconds, warmup=warmup))
+
+
+async def closed_loop(
+    address: Address, requests: Sequence[Request], *, connections: int, seconds: float, warmup: float
+) -> Tally:
     """Each connection sends its next request when it has the answer to the last.
 
     The load goes on until every request that was under way at the end of the window is answered, so that those at the
     edges take as long as all others; each counts with the share of its time inside the window. Rates are then exact
     (requests under way over mean latency, Little's law) even where a window holds only a few slow requests.
 
-    Args:
-        address: of the server.
-        requests: sent in turn, again from the start when all were sent.
-        connections: requests under way at any time.
-        seconds: length of the window.
-        warmup: seconds of the same load before it.
+    Requests are sent in turn, again and again. The window, in seconds, begins after the warm-up.
     """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(closed_loop(address, requests, connections=connections, seconds=seconds, warmup=warmup))
-
-
-async def closed_loop(
-    address: Address, requests: Sequence[Request], *, connections: int, seconds: float, warmup: float
-) -> Tally:
-    """See `run_closed_loop`."""
     tally, source = Tally(seconds), itertools.cycle(requests)
     opened = [Connection(address) for _ in range(connections)]
     through: set[Connection] = set()  # connections whose request at the end of the window was answered
@@ -310,62 +241,55 @@ async def closed_loop(
 def run_open_loop(
     address: Address, requests: Sequence[Request], schedule: Sequence[float], *, connections: int, warmup: float = 0.0
 ) -> OpenRun:
-    """Sends requests when they are due, however the server fares.
-
-    Args:
-        address: of the server.
-        requests: sent in turn, again from the start when all were sent.
-        schedule: when each request is due, seconds from the start, ascending.
-        connections: most requests under way; one more waits, and its latency counts that.
-        warmup: where the measured window starts; it ends with the schedule.
-    """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(open_loop(address, requests, schedule, connections=connections, warmup=warmup))
+    """`open_loop` in an event loop of its own."""
+    return uvloop.run(open_loop(address, requests, schedule, connections=connections, warmup=warmup))
 
 
 async def open_loop(
     address: Address, requests: Sequence[Request], schedule: Sequence[float], *, connections: int, warmup: float
 ) -> OpenRun:
-    """See `run_open_loop`."""
+    """Sends requests when they are due, however the server fares, in turn, again and again.
+
+    Args:
+        address: of the server.
+        requests: what is sent.
+        schedule: when each is due, seconds from the start, ascending; the measured window ends with it.
+        connections: most requests under way; one more waits, and its latency counts that.
+        warmup: where the window starts.
+
+    Raises:
+        CannotMeasure: no request is due in the window.
+    """
+    if not schedule or schedule[-1] <= warmup:
+        raise CannotMeasure("no request is due after the warm-up: raise the rate or the seconds")
     window = schedule[-1] - warmup
     run = OpenRun(Tally(window), Tally(window))
-    opened: list[Connection] = []
+    slots, opened = asyncio.Semaphore(connections), list[Connection]()
     idle: list[Connection] = []
-    waiting: deque[tuple[float, Request]] = deque()
-    drivers: set[asyncio.Task[None]] = set()
     start = time.perf_counter()
 
-    async def drive(connection: Connection, scheduled: float, request: Request) -> None:
-        while True:
+    async def answer(scheduled: float, request: Request) -> None:
+        async with slots:
+            if not idle:
+                opened.append(Connection(address))
+                idle.append(opened[-1])
+            connection = idle.pop()
             response = await connection.send(request.data)
-            now = time.perf_counter() - start
-            if scheduled >= warmup:
-                run.due.add(request, response, now - scheduled)
-            if warmup <= now < schedule[-1]:
-                run.done.add(request, response, now - scheduled)
-            if not waiting:
-                break
-            scheduled, request = waiting.popleft()
-        idle.append(connection)
-
-    def dispatch(group: asyncio.TaskGroup, scheduled: float, request: Request) -> None:
-        if not idle and len(opened) == connections:
-            waiting.append((scheduled, request))
-            return
-        if not idle:
-            opened.append(Connection(address))
-            idle.append(opened[-1])
-        driver = group.create_task(drive(idle.pop(), scheduled, request))
-        drivers.add(driver)
-        driver.add_done_callback(drivers.discard)
+            idle.append(connection)
+        now = time.perf_counter() - start
+        if scheduled >= warmup:
+            run.due.add(request, response, now - scheduled)
+        if warmup <= now < schedule[-1]:
+            run.done.add(request, response, now - scheduled)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(_meter(run.done, warmup))
+        sent = []
         for scheduled, request in zip(schedule, itertools.cycle(requests), strict=False):
             if (wait := start + scheduled - time.perf_counter()) > 0:
                 await asyncio.sleep(wait)
-            dispatch(group, scheduled, request)
-        await _give_up_after(GRACE, list(drivers), opened)
+            sent.append(group.create_task(answer(scheduled, request)))
+        await _give_up_after(GRACE, sent, opened)
     run.connections = len(opened)
     return run
 
@@ -378,9 +302,8 @@ async def _meter(tally: Tally, warmup: float) -> None:
     tally.client_cpu = time.process_time() - used
 
 
-async def _give_up_after(seconds: float, drivers: list[asyncio.Task[None]], opened: list[Connection]) -> None:
-    """Waits for the drivers; past the limit their requests end as `DROPPED`, and so does every later one."""
-    if drivers:
-        await asyncio.wait(drivers, timeout=seconds)
+async def _give_up_after(seconds: float, tasks: list[asyncio.Task[None]], opened: list[Connection]) -> None:
+    """Waits for the tasks; past the limit their requests end as `DROPPED`, and so does every later one."""
+    await asyncio.wait(tasks, timeout=seconds)
     for connection in opened:
         connection.close()

@@ -1,39 +1,31 @@
-"""What every benchmark prints: a table, the machine it ran on, and one line of JSON last; figures as SVG.
-
-It measures nothing itself.
-"""
+"""What every benchmark prints: a table, the machine it ran on, and one line of JSON last; and how it takes turns."""
 
 import json
 import os
 import platform
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import distributions
 from pathlib import Path
 from statistics import linear_regression
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.lib.command import CannotMeasure
 from model.processor import CPUINFO, processor_name, vector_instructions
 
 PACKAGES = ("numpy", "onnxruntime", "tokenizers", "fastapi", "uvicorn", "uvloop", "torch")
 QUIET_CORES = 0.05  # what the system itself may take while a benchmark runs
-
+PERCENTILES = (50, 95, 99)
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
 
-PERCENTILES = (50, 95, 99)
 
-
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(NamedTuple):
     """One quantity over several rounds: the median, and the extremes that say how far to trust it."""
 
     median: float
@@ -48,6 +40,11 @@ class Spread:
     def __str__(self) -> str:
         """Half the distance between the extremes, in percent of the median."""
         return f"±{50 * (self.highest - self.lowest) / self.median:.0f}%" if self.median else "-"
+
+
+def median(values: Sequence[float]) -> float:
+    """Of at least one value."""
+    return float(np.median(values))
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
@@ -67,12 +64,10 @@ def in_turns(candidates: Mapping[Key, Callable[[], Result]], rounds: int, warmup
         warmup: rounds before those, whose results are dropped.
     """
     results: dict[Key, list[Result]] = {key: [] for key in candidates}
-    turns = [(turn, key) for turn in range(warmup + rounds) for key in candidates]
-    for turn, key in tqdm(turns, desc="measuring", unit="run", leave=False, disable=None):  # on a terminal only
-        result = candidates[key]()
-        if turn >= warmup:
-            results[key].append(result)
-    return results
+    turns = [key for _ in range(warmup + rounds) for key in candidates]
+    for key in tqdm(turns, desc="measuring", unit="run", leave=False, disable=None):  # on a terminal only
+        results[key].append(candidates[key]())
+    return {key: found[warmup:] for key, found in results.items()}
 
 
 def processor_seconds(run: Callable[[], object]) -> float:
@@ -82,33 +77,34 @@ def processor_seconds(run: Callable[[], object]) -> float:
     return time.process_time() - before
 
 
+def compare_seconds(ways: Mapping[str, Callable[[], float]], rounds: int) -> list[dict[str, Any]]:
+    """A row a way, taken in turns: milliseconds of processor time, and how many times the first way's, by round."""
+    found = in_turns(ways, rounds)
+    first = next(iter(found.values()))
+    rows = []
+    for name, seconds in found.items():
+        times = Spread.of([taken / own for taken, own in zip(seconds, first, strict=True)])
+        figures = {"cpu_ms": 1000 * median(seconds), "times_first": times.median}
+        rows.append({"way": name, **figures, "lowest": times.lowest, "highest": times.highest})
+    return rows
+
+
 def slope(times: Sequence[float], values: Sequence[float]) -> float:
     """Least-squares rise of `values` per unit of `times`; 0 for fewer than two points."""
     return linear_regression(times, values).slope if len(times) > 1 else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class CoresUsed:
-    """Seconds of CPU used since boot, by everything and by this process with the children it has waited for."""
+def _seconds_used() -> tuple[float, float]:
+    """Now, and seconds of CPU that others have used since boot: not this process, nor children it has waited for.
 
-    at: float
-    by_all: float
-    by_us: float
-
-    @classmethod
-    def now(cls) -> "CoresUsed":
-        """Reads proc(5) /proc/stat: user, nice, system, irq, softirq and what the hypervisor took (steal)."""
-        fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-        busy = sum(fields) - fields[3] - fields[4]  # all but idle and iowait
-        return cls(time.monotonic(), busy / os.sysconf("SC_CLK_TCK"), sum(os.times()[:4]))
-
-    def elsewhere(self) -> float:
-        """Cores that others kept busy since then: what a figure's worth depends on."""
-        now = CoresUsed.now()
-        return max(0.0, (now.by_all - self.by_all - now.by_us + self.by_us) / (now.at - self.at))
+    proc(5), /proc/stat: user, nice, system, idle, iowait, irq, softirq and what the hypervisor took (steal).
+    """
+    fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    busy = sum(fields) - fields[3] - fields[4]
+    return time.monotonic(), busy / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
 
 
-_BEGINNING = CoresUsed.now()
+_BEGINNING = _seconds_used()
 
 
 @dataclass
@@ -118,13 +114,11 @@ class Table:
     Attributes:
         name: its key in the JSON.
         title: the question the table answers.
-        columns: their names, in order; by default the names in the rows, in the order in which they first appear.
         rows: one mapping a row, by column.
     """
 
     name: str
     title: str
-    columns: tuple[str, ...] = ()
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, **cells: Any) -> None:
@@ -132,22 +126,20 @@ class Table:
         self.rows.append(cells)
 
     def lines(self) -> list[str]:
-        """The table as aligned text, numbers to the right."""
-        columns = self.columns or tuple(dict.fromkeys(column for row in self.rows for column in row))
-        shown = [[format_cell(row.get(column)) for column in columns] for row in self.rows]
-        widths = [max(map(len, cells)) for cells in zip(columns, *shown, strict=True)]
-        numeric = [all(isinstance(row.get(column), int | float | None) for row in self.rows) for column in columns]
-        lines = [self.title]
-        for cells in ([*columns], *shown):
-            padded = (
-                cell.rjust(width) if right else cell.ljust(width)
-                for cell, width, right in zip(cells, widths, numeric, strict=True)
-            )
-            lines.append("  ".join(padded).rstrip())
-        return lines
+        """The table as aligned text, numbers to the right; columns in the order in which they first appear."""
+        columns = dict.fromkeys(column for row in self.rows for column in row)
+        shown = [[_cell(row.get(column)) for column in columns] for row in self.rows]
+        lines = [""] * (1 + len(self.rows))
+        for place, column in enumerate(columns):
+            cells = [column, *(row[place] for row in shown)]
+            is_number = all(isinstance(row.get(column), int | float | None) for row in self.rows)
+            width = max(map(len, cells))
+            padded = (cell.rjust(width) if is_number else cell.ljust(width) for cell in cells)
+            lines = [f"{line}{cell}  " for line, cell in zip(lines, padded, strict=True)]
+        return [self.title, *(line.rstrip() for line in lines)]
 
 
-def format_cell(value: object) -> str:
+def _cell(value: object) -> str:
     """Three significant digits below 100, whole numbers with separators above."""
     if value is None:
         return "-"
@@ -156,16 +148,11 @@ def format_cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def labels(folders: Sequence[Path]) -> dict[Path, str]:
-    """What rows call each folder: its name, or the whole path where another one has the same name."""
-    names = Counter(folder.name for folder in {folder.resolve() for folder in folders})
-    return {folder: name if names[name := folder.resolve().name] == 1 else str(folder) for folder in folders}
-
-
 def describe_machine() -> dict[str, Any]:
     """CPU model, usable cores, memory, instructions, versions, and how much of it others used since the import."""
     cpuinfo = CPUINFO.read_text()
     kind = (re.search(rf"^{key}\s*: (.*)$", cpuinfo, re.MULTILINE) for key in ("cpu family", "model", "stepping"))
+    passed, elsewhere = (now - then for now, then in zip(_seconds_used(), _BEGINNING, strict=True))
     return {
         "cpu": processor_name() or platform.processor() or platform.machine(),
         "cpu_family_model_stepping": "/".join(found[1] if found else "?" for found in kind),
@@ -175,7 +162,7 @@ def describe_machine() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": {found.name: found.version for found in distributions() if found.name in PACKAGES},
-        "cores_busy_elsewhere": round(_BEGINNING.elsewhere(), 3),
+        "cores_busy_elsewhere": round(max(0.0, elsewhere / passed), 3),
     }
 
 
@@ -206,51 +193,3 @@ def _plain(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {item}" for key, item in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-OURS, THEIRS = "#2f7fb3", "#97a2ac"
-COLOURS = (OURS, "#c4673a", THEIRS)
-
-Curves = Mapping[str, Sequence[float]]
-Bars = Mapping[str, float]
-
-
-def draw_curves(path: Path, x: Sequence[float], panels: Mapping[str, Curves]) -> None:
-    """Writes panels of curves below each other, each with a linear scale from 0; `x`, above 0, is logarithmic."""
-    figure, axes = _figure(len(panels), [1.0] * len(panels))
-    for axis, (title, curves) in zip(axes, panels.items(), strict=True):
-        for colour, (label, values) in zip(COLOURS, curves.items(), strict=False):
-            axis.plot(x, values, color=colour, label=label)
-        axis.set(title=title, xscale="log", ylim=(0, None))
-        axis.set_xticks(x, [f"{value:,g}" for value in x], minor=False)
-        axis.minorticks_off()
-        axis.legend(frameon=False)
-    _write(figure, path)
-
-
-def draw_bars(path: Path, panels: Mapping[str, Bars], ours: Sequence[str]) -> None:
-    """Writes panels of bars below each other, the longest first; panels without bars are left out."""
-    filled = {title: bars for title, bars in panels.items() if bars}
-    figure, axes = _figure(len(filled), [float(len(bars)) for bars in filled.values()])
-    for axis, (title, bars) in zip(axes, filled.items(), strict=True):
-        labels = sorted(bars, key=lambda label: bars[label])  # the first bar stands at the bottom
-        colours = [OURS if label in ours else THEIRS for label in labels]
-        drawn = axis.barh(labels, [bars[label] for label in labels], color=colours)
-        axis.bar_label(drawn, fmt="{:,.0f}", padding=4)
-        axis.set(title=title, xticks=[])
-    _write(figure, path)
-
-
-def _figure(count: int, heights: list[float]) -> tuple[Any, Any]:
-    try:
-        from matplotlib import pyplot  # noqa: PLC0415 - of the extra `test`
-    except ImportError as error:
-        raise CannotMeasure("matplotlib draws pictures: pip install -e '.[test]'") from error
-    pyplot.rcParams.update({"svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False})
-    size = (8.0, sum(0.8 + 0.25 * height if max(heights) > 1 else 2.6 for height in heights))
-    figure, axes = pyplot.subplots(count, 1, figsize=size, height_ratios=heights, squeeze=False, layout="constrained")
-    return figure, axes[:, 0]
-
-
-def _write(figure: Any, path: Path) -> None:
-    figure.savefig(path, format="svg", metadata={"Date": None})

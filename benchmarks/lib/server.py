@@ -1,8 +1,4 @@
-"""The server under test: start it, wait until it is ready, read its CPU time and memory, stop it.
-
-CPU time and memory come from /proc and count every process of the server's session. It does not know what the server
-serves.
-"""
+"""The server under test: start it, wait until it is ready, read its CPU time and memory from /proc, stop it."""
 
 import http.client
 import os
@@ -14,9 +10,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from benchmarks.lib.command import CannotMeasure, last_line
 from benchmarks.lib.load import Address
@@ -26,24 +21,16 @@ STOP_LIMIT = 20.0  # seconds to leave after SIGTERM
 POLL = 0.005  # seconds between two looks at a server that starts
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A server that answers.
-
-    Attributes:
-        address: where it listens.
-        session: process session whose CPU and memory count.
-        ready_after: seconds from the process' start to its first ready answer.
-    """
+class Server(NamedTuple):
+    """A server that answers."""
 
     address: Address
-    session: int
-    ready_after: float
+    session: int  # of the processes whose CPU and memory count
+    ready_after: float  # seconds from the process' start to its first ready answer
 
     def cpu_seconds(self) -> float:
         """User and system time of all its processes so far."""
-        ticks = sum(int(stat[11]) + int(stat[12]) for stat in _session_stats(self.session).values())
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return self._sum(11, 12) / os.sysconf("SC_CLK_TCK")
 
     def count_cores(self) -> Callable[[], float]:
         """Counts from now on; what it returns says how many cores all its processes have kept busy since."""
@@ -52,19 +39,18 @@ class Server:
 
     def resident_bytes(self) -> int:
         """Memory that its processes hold in RAM now."""
-        return sum(int(stat[21]) for stat in _session_stats(self.session).values()) * os.sysconf("SC_PAGE_SIZE")
+        return self._sum(21) * os.sysconf("SC_PAGE_SIZE")
 
     def pss_bytes(self, kind: str = "Pss") -> int:
         """Memory of all its processes, pages that several hold counted once; see `pss_bytes`."""
         return sum(pss_bytes(pid, kind) for pid in self.processes())
 
-    def threads(self) -> int:
-        """Threads of all its processes now."""
-        return sum(int(stat[17]) for stat in _session_stats(self.session).values())
-
     def processes(self) -> list[int]:
         """The ids of all its processes, the first process first."""
         return [self.session, *sorted(set(_session_stats(self.session)) - {self.session})]
+
+    def _sum(self, *fields: int) -> int:
+        return sum(int(stat[field]) for stat in _session_stats(self.session).values() for field in fields)
 
     def pause(self) -> None:
         """Stops all its processes at once."""
@@ -78,9 +64,7 @@ class Server:
 def pss_bytes(pid: int, kind: str = "Pss") -> int:
     """Memory of one process, a page that n processes hold counted as 1/n of it (proc(5), `smaps_rollup`).
 
-    Args:
-        pid: of the process.
-        kind: `Pss` is all of it, `Pss_File` the mapped files among it: libraries, and weights that are read in place.
+    `Pss` is all of it, `Pss_File` the mapped files among it: libraries, and weights that are read in place.
     """
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{kind}:")) * 1024
@@ -97,14 +81,9 @@ def free_port() -> int:
 def started(
     command: Sequence[str], port: int, ready_path: str, environment: Mapping[str, str], folder: Path | None = None
 ) -> Iterator[Server]:
-    """Runs a server until the block ends.
+    """Runs a server on this port of 127.0.0.1 until the block ends; `ready_path` answers 200 once it takes traffic.
 
-    Args:
-        command: program and arguments.
-        port: of the server, on 127.0.0.1.
-        ready_path: answers 200 once it can take traffic.
-        environment: added to this process' own.
-        folder: working directory of the server; this process' own if None.
+    The environment is added to this process' own; the folder is its working directory, this process' own if None.
 
     Raises:
         CannotMeasure: it ended, or was not ready in time; the message holds the last line that it wrote.
@@ -128,42 +107,35 @@ def started(
 
 
 def polyhead(
-    artifact: Path, settings: Mapping[str, str], *, port: int | None = None, checkout: Path | None = None
+    artifact: Path,
+    settings: Mapping[str, str],
+    *,
+    port: int | None = None,
+    checkout: Path | None = None,
+    program: Sequence[str] = ("service",),
 ) -> AbstractContextManager[Server]:
-    """This project's service on an artifact, on a free port unless told.
+    """This project's service on an artifact, on a free port unless told, with `POLYHEAD_*` variables.
 
-    Args:
-        artifact: what it serves.
-        settings: `POLYHEAD_*` variables.
-        port: where it listens.
-        checkout: folder whose code it runs; the working directory's if None.
+    Its code is that of the checkout, the working directory's if None. The program is module and first arguments;
+    `benchmarks.http.servers` has services that leave something out.
     """
     port = free_port() if port is None else port
     environment = {"POLYHEAD_HOST": "127.0.0.1", "POLYHEAD_PORT": str(port), **settings}
-    command = [sys.executable, "-m", "service", "--model", str(artifact.resolve())]
+    command = [sys.executable, "-m", *program, "--model", str(artifact.resolve())]
     return started(command, port, "/readyz", environment, checkout)
-
-
-def lacking(kind: str, *flags: str, **environment: str) -> AbstractContextManager[Server]:
-    """A server that leaves something out, of a kind of `benchmarks.http.servers`."""
-    port = free_port()
-    command = [sys.executable, "-m", "benchmarks.http.servers", kind, *flags]
-    own = {"POLYHEAD_HOST": "127.0.0.1", "POLYHEAD_PORT": str(port), **environment}
-    return started(command, port, "/readyz", own)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], address: Address, path: str, log: IO[bytes]) -> None:
     deadline = time.monotonic() + READY_LIMIT
-    while not is_ready(address, path):
+    while not _is_ready(address, path):
         if process.poll() is not None or time.monotonic() > deadline:
             log.seek(0)
-            last = last_line(log.read().decode(errors="replace"), "it wrote nothing")
-            raise CannotMeasure(f"the server was not ready (exit code {process.poll()}): {last[-2000:]}")
+            last = last_line(log.read().decode(errors="replace"))
+            raise CannotMeasure(f"the server was not ready (exit code {process.poll()}): {last}")
         time.sleep(POLL)
 
 
-def is_ready(address: Address, path: str) -> bool:
-    """Whether the path answers 200."""
+def _is_ready(address: Address, path: str) -> bool:
     connection = http.client.HTTPConnection(address.host, address.port, timeout=5)
     try:
         connection.request("GET", path)

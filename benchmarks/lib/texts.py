@@ -16,9 +16,9 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Literal
 
-import numpy as np
 from tokenizers import Tokenizer
 
+from benchmarks.peers.worker import pad_rows
 from model.artifact import TOKENIZER, Artifact
 from service.inference.backend import Batch
 
@@ -65,21 +65,14 @@ def _entries() -> tuple[str, ...]:
     return tuple(dict.fromkeys(entry for entry in shortened if len(entry.split()) >= SHORTEST_WORDS))
 
 
-@cache
-def _documentation() -> tuple[str, ...]:
+def _documentation() -> Iterator[str]:
     root = Path(sysconfig.get_path("stdlib"))
-    files = (path for path in sorted(root.rglob("*.py")) if not SKIPPED_FOLDERS & set(path.relative_to(root).parts))
-    docstrings = [text for path in files for text in _docstrings(path)]
-    return (*docstrings, *topics.values())
-
-
-def _docstrings(path: Path) -> Iterator[str]:
-    tree = ast.parse(path.read_bytes())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node)
-            if text:
-                yield text
+    for path in sorted(root.rglob("*.py")):
+        if not SKIPPED_FOLDERS & set(path.relative_to(root).parts):
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                    yield ast.get_docstring(node) or ""
+    yield from topics.values()
 
 
 def _split(entry: str) -> list[str]:
@@ -110,48 +103,23 @@ SORTED_TOKENS = (384, 1024)  # padded tokens of a sorted batch
 Plan = list[list[int]]  # which texts go into which run
 
 
-def load_tokenizer(path: Path, max_sequence_length: int) -> Tokenizer:
-    """A tokenizer that truncates and never pads."""
-    tokenizer: Tokenizer = Tokenizer.from_file(str(path))
+def load_tokenizer(artifact: Artifact, longest: int | None = None) -> Tokenizer:
+    """An artifact's tokenizer, which truncates to the model's longest text, unless told otherwise, and never pads."""
+    tokenizer: Tokenizer = Tokenizer.from_file(str(artifact.path(TOKENIZER)))
     tokenizer.no_padding()
-    tokenizer.enable_truncation(max_sequence_length)
+    tokenizer.enable_truncation(longest or artifact.manifest.max_sequence_length)
     return tokenizer
 
 
 def tokenize(artifact: Artifact, texts: Sequence[str]) -> list[TokenIds]:
     """Token ids of each text, special tokens included."""
-    tokenizer = load_tokenizer(artifact.path(TOKENIZER), artifact.manifest.max_sequence_length)
-    return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
-
-
-def text_of_tokens(tokenizer: Tokenizer, words: Iterable[str], count: int) -> str:
-    """The words that fit, joined: a text of exactly N tokens, special ones included.
-
-    Args:
-        tokenizer: one that cuts no earlier than past `count`.
-        words: taken in order; one that would make the text too long is left out.
-        count: tokens wanted.
-
-    Raises:
-        ValueError: the words came to fewer tokens.
-    """
-    text, tokens = "", 0
-    for word in words:
-        longer = f"{text} {word}".lstrip()
-        if (found := len(tokenizer.encode(longer).ids)) <= count:
-            text, tokens = longer, found
-        if tokens == count:
-            return text
-    raise ValueError(f"the words come to {tokens} tokens, expected {count}")
+    return [encoding.ids for encoding in load_tokenizer(artifact).encode_batch(list(texts))]
 
 
 def make_batch(rows: Sequence[TokenIds], attention_layers: tuple[int, ...] = ()) -> Batch:
     """One right-padded batch `[B, S]` of the given rows."""
-    lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    input_ids = np.zeros((len(rows), int(lengths.max())), dtype=np.int64)
-    for index, row in enumerate(rows):
-        input_ids[index, : len(row)] = row
-    return Batch(input_ids=input_ids, lengths=lengths, attention_layers=attention_layers)
+    input_ids, mask = pad_rows(rows)
+    return Batch(input_ids=input_ids, lengths=mask.sum(axis=1), attention_layers=attention_layers)
 
 
 def sorted_by_length(rows: Sequence[TokenIds], max_padded_tokens: int) -> Plan:
@@ -173,15 +141,3 @@ def standard_plans(rows: Sequence[TokenIds]) -> dict[str, Plan]:
     """
     plans = {f"sorted, {tokens} tokens": sorted_by_length(rows, tokens) for tokens in SORTED_TOKENS}
     return {"one text a run": [[index] for index in range(len(rows))], **plans}
-
-
-def make_batches(rows: Sequence[TokenIds], plan: Plan) -> list[Batch]:
-    """The batches of a plan."""
-    return [make_batch([rows[index] for index in run]) for run in plan]
-
-
-def of_shape(stream: Iterable[int], batch_size: int, sequence_length: int) -> Batch:
-    """A full batch `[B, S]` without padding, cut from a running stream of real tokens."""
-    ids = np.fromiter(stream, dtype=np.int64, count=batch_size * sequence_length)
-    lengths = np.full(batch_size, sequence_length, dtype=np.int64)
-    return Batch(input_ids=ids.reshape(batch_size, sequence_length), lengths=lengths)

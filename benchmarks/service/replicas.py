@@ -6,27 +6,26 @@ the dead one had been given, and without. A request is lost unless it is answere
 to come again: a replica less is that much less to take.
 """
 
-import argparse
 import os
 import shutil
 import signal
-import subprocess
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from tqdm import tqdm
 
 from benchmarks.lib.command import CannotMeasure, not_negative, parser_of, positive, program
 from benchmarks.lib.comparison import encode_requests
-from benchmarks.lib.load import Address, OpenRun, Request, poisson_schedule, run_open_loop
-from benchmarks.lib.report import Table, emit, percentiles
-from benchmarks.lib.server import STOP_LIMIT, Server, free_port, is_ready, polyhead
+from benchmarks.lib.load import Address, Request, Tally, poisson_schedule, run_open_loop, sum_up
+from benchmarks.lib.report import Table, emit
+from benchmarks.lib.server import Server, free_port, polyhead, started
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
 
@@ -34,7 +33,6 @@ CONFIG = Path(__file__).parents[2] / "deploy" / "nginx" / "polyhead.conf"
 NEXT = "proxy_next_upstream error timeout"
 RETRY = " non_idempotent"  # what a replica may have begun with is asked of the next, too
 ANSWER_MISSING = "while reading response header from upstream"  # nginx's words; "while connecting" lost nothing
-READY_LIMIT = 10.0  # seconds
 
 _WRAPPER = """
 worker_processes 1;
@@ -49,16 +47,12 @@ http {{
 """
 
 
-class NginxFailed(CannotMeasure):
-    """nginx is not there, or did not come up; the message holds what it wrote."""
+class NoNginx(CannotMeasure):
+    """nginx is not installed."""
 
 
 def configuration(port: int, replicas: Sequence[int], *, retry: bool = False, path: Path = CONFIG) -> str:
-    """The file as it stands, on these ports.
-
-    Raises:
-        ValueError: the file lacks a name that must be replaced.
-    """
+    """The file as it stands, on these ports; raises `ValueError` if it lacks a name that must be replaced."""
     text = path.read_text()
     swaps = {"127.0.0.1:8000": f"127.0.0.1:{port}"}
     swaps |= {f"127.0.0.1:{8001 + index}": f"127.0.0.1:{replica}" for index, replica in enumerate(replicas)}
@@ -71,14 +65,8 @@ def configuration(port: int, replicas: Sequence[int], *, retry: bool = False, pa
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class Nginx:
-    """A running nginx.
-
-    Attributes:
-        address: where it listens.
-        log: its errors.
-    """
+class Nginx(NamedTuple):
+    """A running nginx: where it listens, and its errors."""
 
     address: Address
     log: Path
@@ -93,44 +81,26 @@ class Nginx:
 def nginx(
     replicas: Sequence[int], *, retry: bool = False, path: Path = CONFIG, ready: str = "/readyz"
 ) -> Iterator[Nginx]:
-    """Runs nginx until the block ends.
+    """Runs nginx before these ports until the block ends.
 
-    Args:
-        replicas: ports on 127.0.0.1.
-        retry: whether a request that was sent may be sent again, to another replica.
-        path: of the configuration.
-        ready: what answers 200 once nginx and its replicas do.
+    With `retry` a request that was sent may be sent again, to another replica. `ready` answers 200 once all are there.
 
     Raises:
-        NginxFailed: it is not installed, or did not start.
+        NoNginx: it is not installed.
+        CannotMeasure: it did not start.
     """
     program = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
     if program is None:
-        raise NginxFailed("nginx is not installed: Debian's package nginx-light brings it")
+        raise NoNginx("nginx is not installed: Debian's package nginx-light brings it")
     with TemporaryDirectory() as folder:
         port = free_port()
-        config = Path(folder) / "nginx.conf"
+        config, log = Path(folder) / "nginx.conf", Path(folder) / "error.log"
         config.write_text(_WRAPPER.format(config=configuration(port, replicas, retry=retry, path=path)))
-        log = Path(folder) / "error.log"
         command = [program, "-p", folder, "-c", str(config), "-e", str(log), "-g", "daemon off;"]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603 - found above
-        try:
-            _wait(process, Address("127.0.0.1", port), ready, log)
-            yield Nginx(Address("127.0.0.1", port), log)
-        finally:
-            process.terminate()
-            process.wait(STOP_LIMIT)
+        with started(command, port, ready, {}) as server:
+            yield Nginx(server.address, log)
 
 
-def _wait(process: subprocess.Popen[bytes], address: Address, ready: str, log: Path) -> None:
-    deadline = time.monotonic() + READY_LIMIT
-    while not is_ready(address, ready):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise NginxFailed(log.read_text()[-2000:])
-        time.sleep(0.01)
-
-
-FEWEST_REQUESTS = 20  # a window; arrivals are drawn, and one without any could say nothing
 Event = Callable[[Sequence["Replica"]], None]
 
 
@@ -162,79 +132,47 @@ class Replica:
 
 
 def replace_all(replicas: Sequence[Replica]) -> None:
-    """A rolling restart."""
+    """Replaces one after the other."""
     for replica in replicas:
         replica.stop()
         replica.start()
 
 
-def kill_one(replicas: Sequence[Replica]) -> None:
-    """The first one dies."""
-    replicas[0].kill()
-
-
-@contextmanager
-def started(artifact: Path, drain_delay: float) -> Iterator[list[Replica]]:
-    """Two replicas, until the block ends."""
-    replicas = [Replica(artifact, drain_delay) for _ in range(2)]
-    with ExitStack() as stack:
-        for replica in replicas:
-            replica.start()
-            stack.callback(replica.stop)
-        yield replicas
+# What happens to the replicas, and whether nginx sends again.
+RUNS: Mapping[str, tuple[Event, bool]] = {
+    "rolling restart": (replace_all, False),
+    "one killed": (lambda replicas: replicas[0].kill(), False),
+    "one killed, nginx sends again": (lambda replicas: replicas[0].kill(), True),
+}
 
 
 def load_through(
-    replicas: Sequence[Replica],
-    requests: Sequence[Request],
-    arguments: argparse.Namespace,
-    event: Event,
-    *,
-    retry: bool,
-) -> tuple[list[OpenRun], int]:
+    replicas: Sequence[Replica], requests: Sequence[Request], arguments: Namespace, event: Event, *, retry: bool
+) -> tuple[list[Tally], int]:
     """Offers load in windows, one before something happens to the replicas, as many as it takes, and one after.
 
     Returns:
         The windows, and how many requests the first replica had been given when its connections broke.
     """
-    runs: list[OpenRun] = []
+    windows: list[Tally] = []
     over = threading.Event()
 
     def offer(address: Address) -> None:
         last = False
         while not last:
             last = over.is_set()
-            schedule = poisson_schedule(arguments.rate, arguments.seconds, len(runs))
-            runs.append(run_open_loop(address, requests, schedule, connections=1024))
+            schedule = poisson_schedule(arguments.rate, arguments.seconds, len(windows))
+            windows.append(run_open_loop(address, requests, schedule, connections=1024).due)
 
-    with nginx([replica.port for replica in replicas], retry=retry) as proxy:
-        load = threading.Thread(target=offer, args=(proxy.address,), name="load")
-        load.start()
+    with nginx([replica.port for replica in replicas], retry=retry) as proxy, ThreadPoolExecutor(1) as pool:
+        offering = pool.submit(offer, proxy.address)
         try:
             time.sleep(1.5 * arguments.seconds)
             event(replicas)
         finally:
             over.set()
-            load.join()
-        return runs, proxy.unanswered(replicas[0].port)
-
-
-def describe(name: str, runs: Sequence[OpenRun], unanswered: int) -> dict[str, object]:
-    """A row of the table."""
-    statuses = sum((run.due.statuses for run in runs), Counter[int]())
-    latencies = [latency for run in runs for latency in run.due.latencies]
-    figures = percentiles(latencies)
-    return {
-        "run": name,
-        "sent": statuses.total(),
-        "answered": statuses[200],
-        "refused": statuses[429],
-        "lost": statuses.total() - statuses[200] - statuses[429],
-        "unanswered_by_it": unanswered,
-        "p50_ms": figures.get("p50_ms"),
-        "p99_ms": figures.get("p99_ms"),
-        "max_ms": 1000 * max(latencies) if latencies else None,
-    }
+        offering.result()
+        return windows, proxy.unanswered(replicas[0].port)
 
 
 @program
@@ -246,17 +184,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=positive, default=5.0, help="length of one window of load")
     parser.add_argument("--drain-delay", type=not_negative, default=1.0, help="of the replicas, seconds")
     arguments = parser.parse_args()
-    if arguments.rate * arguments.seconds < FEWEST_REQUESTS:
-        parser.error(f"--rate x --seconds: at least {FEWEST_REQUESTS} requests a window")
     artifact, texts = Artifact.open(arguments.model), load_texts("short", 500)
     requests = encode_requests(texts, tokenize(artifact, texts), 1)
     table = Table("replicas", f"two replicas behind nginx, {arguments.rate:g} requests/s")
-    runs: list[tuple[str, Event, bool]] = [
-        ("rolling restart", replace_all, False),
-        ("one killed", kill_one, False),
-        ("one killed, nginx sends again", kill_one, True),
-    ]
-    for name, event, retry in tqdm(runs, desc="measuring", unit="run", leave=False, disable=None):
-        with started(arguments.model, arguments.drain_delay) as replicas:
-            table.add(**describe(name, *load_through(replicas, requests, arguments, event, retry=retry)))
+    for name, (event, retry) in tqdm(RUNS.items(), desc="measuring", unit="run", leave=False, disable=None):
+        replicas = [Replica(arguments.model, arguments.drain_delay) for _ in range(2)]
+        with ExitStack() as stack:
+            for replica in replicas:
+                replica.start()
+                stack.callback(replica.stop)
+            windows, unanswered = load_through(replicas, requests, arguments, event, retry=retry)
+        longest = max((latency for tally in windows for latency in tally.latencies), default=0.0)
+        table.add(run=name, unanswered_by_it=unanswered, **sum_up(windows), max_ms=1000 * longest)
     emit("service replicas", [table], texts=fingerprint(texts))

@@ -8,52 +8,20 @@ slope is fitted to the second half, when caches and arenas have seen every shape
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 from benchmarks.lib.command import parser_of, positive, program
 from benchmarks.lib.comparison import ENCODE, encode_requests
-from benchmarks.lib.load import Request, Tally, post, run_closed_loop
+from benchmarks.lib.load import Request, post, run_closed_loop
 from benchmarks.lib.report import Table, emit, slope
 from benchmarks.lib.server import Server, polyhead
 from benchmarks.lib.texts import load_texts, tokenize
 from model.artifact import Artifact
 
-MEGABYTE = 1e6
 REPORT_EVERY = 60.0  # seconds between two lines on the terminal
-
-
-@dataclass
-class Memory:
-    """Resident memory and threads of a server over time.
-
-    Attributes:
-        times: seconds since the load began.
-        megabytes: resident memory at these times.
-        threads: threads at these times.
-    """
-
-    times: list[float] = field(default_factory=list)
-    megabytes: list[float] = field(default_factory=list)
-    threads: list[int] = field(default_factory=list)
-
-    def watch(self, server: Server, interval: float, stop: threading.Event) -> None:
-        """Takes a sample every `interval` seconds until told to stop, and prints one now and then."""
-        began, said = time.monotonic(), 0.0
-        while not stop.wait(interval):
-            self.times.append(time.monotonic() - began)
-            self.megabytes.append(server.resident_bytes() / MEGABYTE)
-            self.threads.append(server.threads())
-            if self.times[-1] - said >= REPORT_EVERY:
-                said = self.times[-1]
-                print(f"{said / 60:5.1f} min  {self.megabytes[-1]:7.1f} MB  {self.threads[-1]} threads", flush=True)
-
-    def slope_per_hour(self) -> float:
-        """Megabytes an hour, fitted to the second half."""
-        half = len(self.times) // 2
-        return 3600 * slope(self.times[half:], self.megabytes[half:])
 
 
 def mixed_requests(artifact: Artifact, seed: int) -> list[Request]:
@@ -92,45 +60,48 @@ def _requests(artifact: Artifact, texts: Sequence[str], per_request: int, **opti
     return encode_requests(texts, tokenize(artifact, texts), per_request, options)
 
 
-def soak(server: Server, load: Callable[[], Tally], interval: float) -> tuple[Tally, Memory]:
-    """Runs the load and watches the server's memory meanwhile."""
-    memory, stop = Memory(), threading.Event()
-    watcher = threading.Thread(target=memory.watch, args=(server, interval, stop))
-    watcher.start()
-    try:
-        return load(), memory
-    finally:
-        stop.set()
-        watcher.join()
+def watch(server: Server, interval: float, stop: threading.Event, samples: dict[float, float]) -> None:
+    """Reads megabytes by seconds, at once and every `interval` until told to stop; prints one now and then."""
+    began, said = time.monotonic(), 0.0
+    while True:
+        passed, held = time.monotonic() - began, server.resident_bytes() / 1e6
+        samples[passed] = held
+        if passed - said >= REPORT_EVERY:
+            said = passed
+            print(f"{passed / 60:5.1f} min  {held:7.1f} MB", flush=True)
+        if stop.wait(interval):
+            break
 
 
 @program
 def main() -> None:
     """Starts the service, loads it for a while, prints memory and answers."""
-    parser = parser_of(__doc__, "model", "set", takes="an hour", connections=8)
+    parser = parser_of(__doc__, "model", takes="an hour", connections=8)
     parser.add_argument("--minutes", type=positive, default=60.0, help="length of the load")
     parser.add_argument("--interval", type=positive, default=5.0, help="seconds between two looks at the memory")
     arguments = parser.parse_args()
-    if 60 * arguments.minutes <= arguments.interval:
-        parser.error(f"--minutes {arguments.minutes:g}: the memory is looked at every {arguments.interval:g} seconds")
-    requests, settings = mixed_requests(Artifact.open(arguments.model), seed=0), dict(arguments.set)
-    with polyhead(arguments.model, settings) as server:
-        ready = server.resident_bytes() / MEGABYTE
-        load = partial(
-            run_closed_loop,
-            server.address,
-            requests,
-            connections=arguments.connections,
-            seconds=60 * arguments.minutes,
-            warmup=0.0,
-        )
-        tally, memory = soak(server, load, arguments.interval)
+    requests = mixed_requests(Artifact.open(arguments.model), seed=0)
+    samples, stop, seconds = dict[float, float](), threading.Event(), 60 * arguments.minutes
+    with polyhead(arguments.model, {}) as server, ThreadPoolExecutor(1) as pool:
+        ready = server.resident_bytes() / 1e6
+        pool.submit(watch, server, arguments.interval, stop, samples)
+        try:
+            tally = run_closed_loop(
+                server.address, requests, connections=arguments.connections, seconds=seconds, warmup=0.0
+            )
+        finally:
+            stop.set()
+    times, held, half = [*samples], [*samples.values()], len(samples) // 2
     table = Table("memory", "resident memory of the server, MB")
-    figures = {"at ready": ready, "first": memory.megabytes[0], "peak": max(memory.megabytes)}
-    table.add(**figures, last=memory.megabytes[-1], mb_per_hour=memory.slope_per_hour())
+    rise = 3600 * slope(times[half:], held[half:])
+    table.add(**{"at ready": ready, "first": held[0], "peak": max(held), "last": held[-1], "mb_per_hour": rise})
     answers = Table("answers", f"{len(requests)} different requests in turn")
     for status, count in sorted(tally.statuses.items()):
         answers.add(status=str(status), answers=count)
-    samples = {"seconds": memory.times, "megabytes": memory.megabytes, "threads": memory.threads}
-    figures = {"failed": tally.failed, **tally.rates()}
-    emit("service soak", [table, answers], **figures, samples=samples, server_settings=settings)
+    emit(
+        "service soak",
+        [table, answers],
+        failed=tally.failed,
+        **tally.rates(),
+        samples={"seconds": times, "megabytes": held},
+    )

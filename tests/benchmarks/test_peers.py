@@ -30,7 +30,7 @@ def test_a_peer_in_its_own_process_measures_and_embeds(tmp_path: Path, monkeypat
     with start_worker(Path(sys.executable), "", TASK, module="made_up_peer") as peer:
         np.testing.assert_array_equal(peer.vectors(), np.full((4, 2), 2.0))
         (name, way), *others = peer.ways("Made up").items()
-        assert (name, others) == ("Made up all", [])
+        assert (name, others) == ("Made up: all", [])
         sample = way()
         assert list(sample.latencies) == [0.5, 0.5, 0.5]
         assert (sample.cpu_us_a_token or 0) > 0

@@ -6,9 +6,16 @@ import pytest
 from scipy.stats import spearmanr
 
 from benchmarks.lib.command import CannotMeasure
-from benchmarks.quality import classifiers
-from benchmarks.quality.artifacts import NOT_CHOSEN_BY, Vectorized
-from benchmarks.quality.vectors import DEPTH, inner_product, nearness, read_definitions, recall
+from benchmarks.quality.parts import split
+from benchmarks.quality.vectors import (
+    DEPTH,
+    NOT_CHOSEN_BY,
+    Vectorized,
+    inner_product,
+    nearness,
+    read_definitions,
+    recall,
+)
 from export.heads.corpus import read_pairs
 from export.pruning.driver import halve
 from tests.benchmarks.test_commands import run_script
@@ -59,7 +66,7 @@ def test_spearman_of_some_of_the_pairs(pairs_file: Path, generator: np.random.Ge
     odd = 100 * spearmanr(similarities[1::2], pairs.ratings[1::2])[0]
     assert found.spearman(range(1, 20, 2)) == pytest.approx(odd)
     _, judged = halve(20)  # the pairs that heads are not chosen by
-    figures = found.figures(found, pairs_file)
+    figures = found.figures(found)
     assert figures[NOT_CHOSEN_BY] == found.spearman(sorted(judged)) != figures["spearman"]
 
 
@@ -86,8 +93,8 @@ def test_a_network_like_the_first_loses_nothing(pairs_file: Path, tmp_path: Path
 
 def test_reviews_are_split_without_neutral_ones_and_always_alike() -> None:
     reviews = [(f"sentence {place}", (place % 9) - 4.0) for place in range(90)]
-    learned, held_out = classifiers.split(reviews)
+    learned, held_out = split(reviews)
     assert (len(learned), len(held_out)) == (72, 8)  # ratings of 0 are left out
     assert not {*learned} & {*held_out}
     assert {label for text, label in learned if (int(text.split()[1]) % 9) > 4} == {"positive"}
-    assert classifiers.split(reviews) == (learned, held_out)
+    assert split(reviews) == (learned, held_out)

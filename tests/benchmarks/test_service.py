@@ -1,16 +1,10 @@
-import asyncio
 import os
 import socket
 from http.server import BaseHTTPRequestHandler
 
 import numpy as np
-import pytest
 
-from benchmarks.lib.command import CannotMeasure
-from benchmarks.lib.load import post
 from benchmarks.lib.server import pss_bytes
-from benchmarks.service.startup import send_each
-from tests.benchmarks.test_load import serving
 from tests.deploy import tools
 from tests.deploy.test_nginx import behind_nginx
 
@@ -38,22 +32,6 @@ def test_replicas_are_always_told_a_host() -> None:
             with socket.create_connection(address, timeout=10) as client, client.makefile("rb") as answer:
                 client.sendall(b"GET / HTTP/1.0\r\n" + header + b"\r\n")
                 assert answer.read().endswith(b"\r\n\r\n" + host)
-
-
-async def test_each_request_is_sent_once_and_an_unexpected_answer_ends_it() -> None:
-    seen: list[bytes] = []
-
-    async def answer(body: bytes, writer: asyncio.StreamWriter) -> None:
-        seen.append(body)
-        status = b"429 Too Many Requests" if b"long" in body else b"200 OK"
-        writer.write(b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % status)
-
-    async with serving(answer) as address:
-        bodies = [{"inputs": str(number)} for number in range(9)]
-        await send_each(address, [post("/encode", body) for body in bodies])
-        assert sorted(seen) == [post("/encode", body).data.partition(b"\r\n\r\n")[2] for body in bodies]
-        with pytest.raises(CannotMeasure, match="answered 429, expected 200"):
-            await send_each(address, [post("/encode", {"inputs": "long"})])
 
 
 def test_pss_grows_by_what_a_process_holds_and_files_are_a_part_of_it() -> None:

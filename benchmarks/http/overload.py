@@ -1,0 +1,236 @@
+"""The service when clients ask for more than it has: at given rates, beside a flooded model, in a storm of retries."""
+
+import asyncio
+import time
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks.lib.command import CannotMeasure, new_file, not_negative, parser_of, positive, program, whole
+from benchmarks.lib.comparison import encode_requests, fetch
+from benchmarks.lib.load import OpenRun, Request, Tally, poisson_schedule, run_closed_loop, run_open_loop, sum_up
+from benchmarks.lib.report import Spread, Table, emit, in_turns, median, percentiles
+from benchmarks.lib.server import Server, free_port, polyhead
+from benchmarks.lib.texts import fingerprint, load_texts, tokenize
+from export.pruning.picture import Line, Panel, draw_panels, plain
+from model.artifact import Artifact
+
+CONNECTIONS = 4096  # most requests under way at once
+CLOSED_CONNECTIONS = 64  # of the closed loop that finds the sustainable rate
+WARMUP = 2.0  # seconds of a flood or a storm before it counts: the queue fills, pauses grow
+OTHER, RATE = "other", 30.0  # the second model's name, and requests a second to it
+PROBE_INTERVAL = 0.1  # seconds
+PROBE_LIMIT = 10.0  # seconds, after which a probe has failed
+WHAT_IS_DRAWN = {
+    "Answers a second": {"answered": "goodput_per_s"},
+    "Probes on new connections, p99 in ms": {"first port": "probe_p99_ms", "admin port": "admin_p99_ms"},
+}
+PROBE = b"GET /healthz HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n"
+
+Probe = tuple[float, bool]  # seconds, and whether it got 200
+Storm = tuple[Tally, list[list[Probe]], float]  # answers, probes of each port, cores of the server
+
+
+@program
+def at_rates() -> None:
+    """What latency do clients see at a given rate, and what becomes of the service when they ask for more than it has?
+
+    Arrivals are Poisson and wait for nobody; latency counts from the time a request was due. The rates are shares of
+    the sustainable rate, which a closed loop finds first: below it for latency, far above it for overload. Past its
+    limit a good service refuses quickly (429 with Retry-After), keeps its goodput, and answers what it accepted as
+    quickly as before.
+    """
+    parser = parser_of(at_rates.__doc__, "model", takes="about two and a half minutes", seconds=20.0, texts=2000)
+    parser.add_argument(
+        "--set", action="append", default=[], type=setting, metavar="POLYHEAD_X=Y", help="for the server"
+    )
+    parser.add_argument("--share", type=positive, nargs="+", default=[0.5, 0.8, 3.0], help="of the sustainable rate")
+    parser.add_argument("--warmup", type=not_negative, default=10.0, help="seconds before a load counts: queues fill")
+    arguments = parser.parse_args()
+    texts = load_texts("short", arguments.texts)
+    requests = encode_requests(texts, tokenize(Artifact.open(arguments.model), texts), 1)
+    table, settings = Table("open_loop", "short texts, one a request, Poisson arrivals"), dict(arguments.set)
+    with polyhead(arguments.model, settings) as server:
+        fetch(server.address, requests[0])  # it answers, and with 200
+        load = partial(run_closed_loop, server.address, requests, connections=CLOSED_CONNECTIONS)
+        rates = [load(seconds=arguments.seconds / 2).rates()["requests_per_s"] for _ in range(4)]
+        sustainable = Spread.of(rates[1:])
+        if not sustainable.lowest:
+            raise CannotMeasure("no request of the closed loop was answered: raise --seconds, or see the server's log")
+        print(f"sustainable: {sustainable.median:.0f} requests/s ({sustainable})", flush=True)
+        for share in tqdm(arguments.share, desc="measuring", unit="load", leave=False, disable=None):
+            row = offer(server, requests, share * sustainable.median, arguments)
+            of_most = {"of_sustainable_%": 100 * row["goodput_per_s"] / sustainable.median}
+            table.add(offered=f"{share:g} x sustainable", **row, **of_most)
+    described = {"texts": fingerprint(texts), "server_settings": settings}
+    emit("http open", [table], sustainable_per_s=sustainable.median, **described)
+
+
+def setting(text: str) -> tuple[str, str]:
+    """Name and value of `NAME=VALUE`, as an environment holds it."""
+    name, separator, value = text.partition("=")
+    if not (name and separator):
+        raise ArgumentTypeError(f"expected POLYHEAD_X=Y, got {text!r}")
+    return name, value
+
+
+def offer(server: Server, requests: Sequence[Request], rate: float, arguments: Namespace) -> dict[str, Any]:
+    """Offers a number of requests a second: shares of the due requests, goodput, latency of the accepted ones."""
+    schedule = poisson_schedule(rate, arguments.warmup + arguments.seconds)
+    count = server.count_cores()
+    run: OpenRun = run_open_loop(server.address, requests, schedule, connections=CONNECTIONS, warmup=arguments.warmup)
+    due = run.due.statuses.total()
+    return {
+        "requests_per_s": due / run.due.seconds,  # a Poisson process' own, near the rate that was asked for
+        "goodput_per_s": run.done.rates()["requests_per_s"],
+        "accepted_%": 100 * run.due.statuses[200] / due,
+        "429_%": 100 * run.due.statuses[429] / due,
+        "retry_after_%": 100 * run.due.with_retry_after / run.due.refused if run.due.refused else None,
+        "failed": run.due.failed,
+        **percentiles(run.due.latencies),
+        "connections": run.connections,
+        "client_cores": run.done.client_cpu / run.done.seconds,
+        "server_cores": count(),
+    }
+
+
+@program
+def neighbours() -> None:
+    """What do clients of one model notice while another model of the same process is flooded?
+
+    One service has two models. Requests to the second one arrive at random times, however slow the answers are. 64
+    clients of the first one ask again as soon as they are answered, 32 texts a request, from a process of their own.
+    Both ways are measured alternately.
+    """
+    parser = parser_of(neighbours.__doc__, "model", takes="a minute and a half", seconds=8.0, rounds=3)
+    parser.add_argument("--other", type=Path, required=True, metavar="DIR", help="artifact whose latency is measured")
+    arguments = parser.parse_args()
+    first, second = Artifact.open(arguments.model), Artifact.open(arguments.other)
+    texts = load_texts("short", 640)
+    flood = encode_requests(texts, tokenize(first, texts), 32, {"model": first.manifest.model})
+    requests = encode_requests(texts, tokenize(second, texts), 1, {"model": OTHER})
+    settings = {"POLYHEAD_MORE_MODELS": f"{OTHER}={arguments.other.resolve()}"}
+    with polyhead(arguments.model, settings) as server:
+        measure = partial(_beside_flood, server, requests, arguments.seconds)
+        ways = {"idle": partial(measure, []), "flooded": partial(measure, flood)}
+        results = in_turns(ways, arguments.rounds)
+    table = Table("neighbours", f"the second model, {RATE:g} requests/s of one text")
+    for name, measured in results.items():
+        seen, flooding = (sum_up(tallies) for tallies in zip(*measured, strict=True))
+        of_flood = {f"flood_{kind}": flooding[kind] for kind in ("answered", "refused")}
+        table.add(first_model=name, **seen, **of_flood)
+    emit("http neighbours", [table], texts=fingerprint(texts))
+
+
+def _beside_flood(
+    server: Server, requests: Sequence[Request], seconds: float, flood: Sequence[Request]
+) -> tuple[Tally, Tally]:
+    """The second model's answers and the first one's. If `flood` is empty, the first model is idle."""
+    schedule = poisson_schedule(RATE, WARMUP + seconds)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        if flood:
+            load = partial(run_closed_loop, connections=64, seconds=seconds, warmup=WARMUP)
+            flooding = pool.submit(load, server.address, flood)
+        run = run_open_loop(server.address, requests, schedule, connections=256, warmup=WARMUP)
+        return run.due, flooding.result() if flood else Tally(seconds)
+
+
+@program
+def storm() -> None:
+    """What is left of the service while clients that are refused ask again at once, and do probes get through?
+
+    A closed loop of more and more clients that stay connected and send the next request as soon as they are answered,
+    429 or not. Meanwhile a process of its own probes: `GET /healthz` on a new connection every tenth of a second, on
+    the first port and on the admin port, counted from the attempt to connect; a slow probe holds up no other. Load
+    generator and probes run on the server's cores.
+    """
+    parser = parser_of(storm.__doc__, "model", takes="about two minutes", seconds=8.0, rounds=2)
+    parser.add_argument("--clients", type=whole, nargs="+", default=[16, 64, 128, 512, 2000], help="ascending")
+    parser.add_argument("--plot", type=new_file, metavar="FILE", help="draw the figures as SVG")
+    arguments = parser.parse_args()
+    texts, admin = load_texts("short", 2000), free_port()
+    requests = encode_requests(texts, tokenize(Artifact.open(arguments.model), texts), 1)
+    with polyhead(arguments.model, {"POLYHEAD_ADMIN_PORT": str(admin)}) as server:
+        measure = partial(_storm, server, admin, requests, arguments.seconds)
+        results = in_turns({count: partial(measure, count) for count in arguments.clients}, arguments.rounds, warmup=0)
+    table = Table("storm", "clients that ask again as soon as they are answered, one text a request")
+    rows = [_describe(count, samples, arguments.seconds) for count, samples in results.items()]
+    best = max(row["goodput_per_s"] for row in rows)
+    for row in rows:
+        table.add(**row, **{"of_best_%": 100 * row["goodput_per_s"] / best})
+    if arguments.plot is not None:
+        panels = [
+            Panel(title, "clients", [_line(name, column, rows) for name, column in drawn.items()], logarithmic=True)
+            for title, drawn in WHAT_IS_DRAWN.items()
+        ]
+        arguments.plot.write_text(draw_panels("A storm of retries", panels), encoding="utf-8")
+    emit("http storm", [table], texts=fingerprint(texts))
+
+
+def _storm(server: Server, admin: int, requests: Sequence[Request], seconds: float, clients: int) -> Storm:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        probing = pool.submit(probe_for, (server.address.port, admin), WARMUP, seconds)
+        cores = server.count_cores()
+        tally = run_closed_loop(server.address, requests, connections=clients, seconds=seconds, warmup=WARMUP)
+        busy = cores()
+        return tally, probing.result(), busy
+
+
+def probe_for(ports: Sequence[int], warmup: float, seconds: float) -> list[list[Probe]]:
+    """Probes each port until the time is over."""
+    found: list[list[Probe]] = [[] for _ in ports]
+
+    async def probe_all() -> None:
+        await asyncio.sleep(warmup)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(round(seconds / PROBE_INTERVAL)):
+                for port, into in zip(ports, found, strict=True):
+                    group.create_task(_probe(port, into))
+                await asyncio.sleep(PROBE_INTERVAL)
+
+    asyncio.run(probe_all())
+    return found
+
+
+def _line(name: str, column: str, rows: Sequence[dict[str, Any]]) -> Line:
+    return Line(name, plain((row["clients"], row[column]) for row in rows))
+
+
+async def _probe(port: int, into: list[Probe]) -> None:
+    began, status = time.perf_counter(), b""
+    try:
+        async with asyncio.timeout(PROBE_LIMIT):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(PROBE)
+            status = (await reader.read())[9:12]
+            writer.close()
+    except (OSError, TimeoutError):
+        pass
+    into.append((time.perf_counter() - began, status == b"200"))
+
+
+def _describe(clients: int, samples: Sequence[Storm], seconds: float) -> dict[str, Any]:
+    """A row of the table, but for the share of the best."""
+    tallies = [tally for tally, _, _ in samples]
+    probes = [[probe for _, by_port, _ in samples for probe in by_port[place]] for place in (0, 1)]
+    first, admin = (1000 * np.percentile([took for took, _ in some], (50, 99)) for some in probes)
+    return {
+        "clients": clients,
+        "goodput_per_s": median([tally.requests / seconds for tally in tallies]),
+        "refused_per_s": median([tally.statuses[429] / seconds for tally in tallies]),
+        "failed": sum(tally.failed for tally in tallies),
+        "probe_p50_ms": float(first[0]),
+        "probe_p99_ms": float(first[1]),
+        "admin_p50_ms": float(admin[0]),
+        "admin_p99_ms": float(admin[1]),
+        "probes_failed": sum(not answered for some in probes for _, answered in some),
+        "server_cores": median([busy for _, _, busy in samples]),
+        "client_cores": median([tally.client_cpu / seconds for tally in tallies]),
+    }
