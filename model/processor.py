@@ -5,6 +5,7 @@ was seen with onnxruntime 1.31 in emulation (`tests/e2e/test_processors.py`); th
 `onnxruntime_session_options_config_keys.h` and `avx2_weight_s8_to_u8.cc`.
 """
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def openvino_settings(
         "ENABLE_CPU_PINNING": False,
         # Kernels compiled for a shape, by default 5,000 of each stream: gigabytes, since texts differ in length. With
         # AMX the products are so fast that compiling again is a third of the time.
-        "CPU_RUNTIME_CACHE_CAPACITY": 1024 if is_fast else 64,
+        "CPU_RUNTIME_CACHE_CAPACITY": 1024 if is_fast else 32,
     }
 
 
@@ -101,6 +102,8 @@ def compile_in_openvino(path: Path, precision: str, *, streams: int, threads: in
     core = openvino.Core()
     capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     settings = openvino_settings(precision, capabilities, streams=streams, threads=threads)
+    # oneDNN keeps kernels of its own, 1,024 if nothing is said, and asks for this when it makes the first one.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(max(64, settings["CPU_RUNTIME_CACHE_CAPACITY"])))
     network = core.read_model(path)
     _let_attention_fuse(network)
     return core.compile_model(network, "CPU", settings), str(settings["INFERENCE_PRECISION_HINT"])

@@ -11,6 +11,7 @@ A text's vector depends on its batch mates here, by 5e-7 at most in float32 and 
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from model.artifact import OPENVINO, PLAIN_GRAPH, Artifact, ArtifactError
 from model.processor import compile_in_openvino
-from service.inference.backend import Batch, BatchOutput
+from service.inference.backend import Batch, BatchOutput, Int64Array
 from service.inference.onnx_backend import (
     SPLITS,
     OnnxBackend,
@@ -29,6 +30,7 @@ from service.inference.onnx_backend import (
 )
 from service.machine import lower_thread_priority
 
+_STEP, _LONGEST_FILLED = 16, 128  # tokens
 _NICE = 5  # of OpenVINO's threads, which inherit it from the thread that starts them; the workers' own
 
 logger = logging.getLogger(__name__)
@@ -56,6 +58,7 @@ class OpenVinoBackend:
         self._intra_op_threads = intra_op_threads
         self._output = manifest.task_output
         self._split = SPLITS[manifest.task]
+        self._longest_filled = min(_LONGEST_FILLED, manifest.max_sequence_length)
         threads = workers * intra_op_threads
         try:
             with ThreadPoolExecutor(1, initializer=lower_thread_priority, initargs=(_NICE,)) as thread:
@@ -86,10 +89,11 @@ class OpenVinoBackend:
         """
         if batch.attention_layers or batch.wants_tokens or batch.head_gates is not None:
             return self._full_backend().run(batch)
+        filled = self._fill_up(batch)
         with self._lock:
             request = self._idle.pop() if self._idle else self._compiled.create_infer_request()
         try:
-            request.start_async({name: feed(batch) for name, feed in self._feeds}, share_inputs=True)
+            request.start_async({name: feed(filled) for name, feed in self._feeds}, share_inputs=True)
             batch.cancellation.on_cancel(request.cancel)
             request.wait()
             found = np.array(request.get_tensor(self._output).data)  # the request's own memory is used again
@@ -97,7 +101,7 @@ class OpenVinoBackend:
             batch.cancellation.on_cancel(None)  # one that comes late must not end the next run
         with self._lock:  # one that failed or was cancelled is dropped
             self._idle.append(request)
-        return BatchOutput(self._split(found, batch.lengths), None, {})
+        return BatchOutput(self._split(found, filled.lengths)[: len(batch.lengths)], None, {})
 
     def warm_up(self) -> None:
         """Runs texts of several lengths, so that first requests are not slower.
@@ -114,6 +118,30 @@ class OpenVinoBackend:
         if self._full is not None:
             self._full.close()
         del self._compiled
+
+    def _fill_up(self, batch: Batch) -> Batch:
+        """A short text by itself with a second one behind it, so that both have a multiple of `_STEP` tokens.
+
+        OpenVINO compiles kernels for every shape. Short texts have eight shapes then, whose kernels are few and stay.
+        """
+        tokens = int(batch.lengths[0])
+        rest = -tokens % _STEP
+        if len(batch.lengths) > 1 or not rest or tokens + rest > self._longest_filled:
+            return batch
+
+        def fill(rows: Int64Array) -> Int64Array:
+            filled = np.zeros((2, tokens + rest), np.int64)
+            filled[0, :tokens] = rows[0, :tokens]
+            return filled
+
+        types, seen = batch.token_type_ids, batch.seen_lengths
+        return replace(
+            batch,
+            input_ids=fill(batch.input_ids),
+            lengths=np.append(batch.lengths, rest),
+            token_type_ids=None if types is None else fill(types),
+            seen_lengths=None if seen is None else np.append(seen, rest),
+        )
 
     def _full_backend(self) -> OnnxBackend:
         with self._loading:  # seconds, in which plain answers go on

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from model.artifact import GRAPH, PLAIN_GRAPH, Artifact, ArtifactError, write_manifest
+from model.artifact import GRAPH, LENGTHS, PLAIN_GRAPH, Artifact, ArtifactError, write_manifest
 from model.processor import openvino_settings
 from polyhead import Engine
 from polyhead.tune import held_memory
@@ -68,6 +68,22 @@ def test_plain_answers_are_those_of_onnx_runtime(task: str, request: pytest.Fixt
     made_from = " ".join(step.get_rt_info()["originalLayersNames"].astype(str) for step in steps)
     assert "Softmax" in made_from
     assert "IsNaN" not in made_from, "it would keep OpenVINO from fusing attention"
+
+
+def test_short_texts_alone_share_few_shapes(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, counts = OpenVinoBackend(artifact), set()
+
+    def counted(given: Batch) -> Any:
+        counts.add(int(given.lengths.sum()))
+        return given.lengths
+
+    monkeypatch.setattr(
+        backend, "_feeds", [(name, counted if name == LENGTHS else feed) for name, feed in backend._feeds]
+    )
+    longest = artifact.manifest.max_sequence_length
+    for length in range(1, longest + 1):
+        assert len(backend.run(batch(artifact, [length])).output) == 1
+    assert len(counts) <= longest // 16 + 16, "kernels are compiled and kept for each"
 
 
 def test_what_is_asked_for_besides_is_onnx_runtimes_to_the_bit(artifact: Artifact) -> None:
@@ -174,10 +190,10 @@ def test_a_processor_without_bf16_says_so_and_computes_in_float32(
 @pytest.mark.parametrize(
     ("precision", "capabilities", "features", "hint", "kernels"),
     [
-        ("bf16", ["FP32", "BF16"], "avx512_bf16", "bf16", 64),
+        ("bf16", ["FP32", "BF16"], "avx512_bf16", "bf16", 32),
         ("bf16", ["FP32", "BF16"], "avx512_bf16 amx_bf16", "bf16", 1024),
-        ("bf16", ["FP32"], "avx2", "f32", 64),
-        ("fp32", ["FP32", "BF16"], "avx512_bf16 amx_bf16", "f32", 64),
+        ("bf16", ["FP32"], "avx2", "f32", 32),
+        ("fp32", ["FP32", "BF16"], "avx512_bf16 amx_bf16", "f32", 32),
     ],
 )
 def test_the_precision_is_never_openvinos_own_choice(
