@@ -15,7 +15,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import uvicorn
@@ -58,7 +58,7 @@ def serve(settings: Settings, load: Load | None = None) -> int:
         The exit code: 0 after a graceful end, 1 after a forced one.
 
     Raises:
-        StartFailure: the port is taken, the model does not load, or no thread or descriptor is left.
+        StartFailure: the port is taken, or the model does not load.
     """
     with listening(settings) as (resolved, listeners):
         return Server(resolved, Readiness(), load or load_runner, address_of(listeners[0])).run_to_end(listeners)
@@ -79,7 +79,7 @@ class Server(HttpServer):
     Args:
         settings: everything that can be set.
         readiness: of the process.
-        load: makes the runner, on a thread.
+        load: makes the runner.
         address: where clients reach it, for the log.
 
     Raises:
@@ -142,13 +142,9 @@ class Server(HttpServer):
         """Runs until it ends; returns the exit code.
 
         Raises:
-            StartFailure: the model does not load, or no thread or descriptor is left.
+            StartFailure: the model does not load.
         """
-        try:
-            self.run(sockets=listeners)
-        except (OSError, RuntimeError) as error:  # no descriptor for the loop, or no thread, which it needs to end too
-            logger.error("the server failed", exc_info=error)
-            raise self.failure or StartFailure(f"cannot serve: {one_line(error)}") from error
+        self.run(sockets=listeners)
         if self._tracing is not None:
             self._tracing.close()
         if self.failure is not None:
@@ -207,17 +203,13 @@ class Server(HttpServer):
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._limits.check_interval)
-            self._check_each(loop.time())
             self._services.early_refusals.report()
-
-    def _check_each(self, now: float) -> None:
-        """Not in the loop above, which would hold on to the last connection of all until the next one comes."""
-        for connection in self.connections:
-            try:
-                connection.enforce_timeouts(now)
-            except Exception:  # the timeouts of all others go on
-                logger.exception("a connection's timeouts failed; it is closed")
-                connection.transport.abort()
+            for connection in self.connections:
+                try:
+                    connection.enforce_timeouts(loop.time())
+                except Exception:  # the timeouts of all others go on
+                    logger.exception("a connection's timeouts failed; it is closed")
+                    connection.transport.abort()
 
     def _cut_stalled(self) -> None:
         """Cuts off the client that has read nothing for longest, whose answer occupies the bytes of others'."""
@@ -285,7 +277,15 @@ class Server(HttpServer):
             except ValueError:
                 await asyncio.to_thread(runner.close, 0.0)
                 raise
-            self._report(runner, labels, seconds)
+            runtime = runner.runtime
+            details = {
+                "computes_in": runtime.computes_in or runner.manifest.precision,
+                "instructions": runtime.instructions,
+                "workers": runtime.workers,
+                "intra_op_threads": runtime.intra_op_threads,
+                "load_s": round(seconds, 3),
+            }
+            logger.info("model loaded", extra={"fields": {**labels, **details}})
         except Exception as error:
             logger.debug("loading failed", exc_info=error)
             model.fail(f"cannot load {model.directory}: {one_line(error)}")
@@ -305,17 +305,6 @@ class Server(HttpServer):
         self._loader = threading.Thread(target=load, name="load", daemon=True)
         self._loader.start()
         return await asyncio.wrap_future(loaded)
-
-    def _report(self, runner: Runner, labels: Mapping[str, str], load_seconds: float) -> None:
-        manifest, runtime = runner.manifest, runner.runtime
-        details = {
-            "computes_in": runtime.computes_in or manifest.precision,
-            "instructions": runtime.instructions,
-            "workers": runtime.workers,
-            "intra_op_threads": runtime.intra_op_threads,
-            "load_s": round(load_seconds, 3),
-        }
-        logger.info("model loaded", extra={"fields": {**labels, **details}})
 
     def _on_signal(self) -> None:
         if self.readiness.is_draining:

@@ -117,14 +117,9 @@ class RequestMiddleware:
         """Refuses who has no key, and what the queue would not take: before the body is read, to cost little."""
         if route.needs_key:
             self._keys.check(context.headers)
-        if route.is_queued:
-            refusal = self._early.refusal_of(expected_tokens(context.headers), 0, 0)
-            if refusal is not None:
-                self._early.note()
-                try:
-                    raise refusal
-                finally:
-                    del refusal  # it holds this frame: no cycle is left for a collection of garbage
+        if route.is_queued and (refusal := self._early.refusal_of(expected_tokens(context.headers), 0, 0)):
+            self._early.note()
+            raise refusal
 
     def _sender(
         self, context: RequestContext, connection: Connection, send: Send, trace: "RequestTrace | None"
@@ -151,7 +146,7 @@ class RequestMiddleware:
         return send_with_headers
 
     def _finish(self, route: Route, context: RequestContext, trace: "RequestTrace | None") -> None:
-        context.release()
+        context.end()
         if context.is_abandoned:
             context.status = CLIENT_CLOSED
         seconds = time.monotonic() - context.started

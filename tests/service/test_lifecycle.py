@@ -4,7 +4,6 @@ import asyncio
 import socket
 import threading
 import time
-import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -45,26 +44,6 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
-
-
-class UntimedConnection:
-    def __init__(self) -> None:
-        self.looked_at = 0
-
-    def enforce_timeouts(self, _now: float) -> None:
-        self.looked_at += 1
-
-
-async def test_a_connection_that_is_over_is_kept_nowhere() -> None:
-    async with started() as server:
-        connection: Any = UntimedConnection()
-        server.server_state.connections.add(connection)
-        while not connection.looked_at:
-            await asyncio.sleep(0.001)
-        server.server_state.connections.clear()
-        reference = weakref.ref(connection)
-        del connection
-        assert reference() is None
 
 
 async def test_timeouts_go_on_where_those_of_one_connection_fail() -> None:
