@@ -8,6 +8,7 @@ a second one ends it at once.
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import functools
 import logging
 import os
@@ -15,7 +16,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import uvicorn
@@ -25,7 +26,6 @@ from service.errors import ModelNotFound, one_line
 from service.http.access import KeysError
 from service.http.connection import ADMIN_CONNECTIONS, REFUSED_CONNECTIONS, ConnectionLimits, ConnectionSlots
 from service.http.protocol import BoundedProtocol
-from service.http.uvicorn_parts import HttpServer
 from service.listeners import FAILED, StartFailure, address_of, listening
 from service.machine import core_limit, keep_collections_short, make_room, memory_limit
 from service.models import ServedModel
@@ -69,7 +69,7 @@ def load_runner(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> 
     return Runner.load(settings.model, settings, on_batch=on_batch)
 
 
-class Server(HttpServer):
+class Server(uvicorn.Server):
     """uvicorn's server with a loading phase before, and a draining phase after, its own life.
 
     Attributes:
@@ -138,6 +138,16 @@ class Server(HttpServer):
         self.failure: StartFailure | None = None
         self.was_forced = False
 
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Installs nothing: uvicorn would end the process with the signal's own code, and we end it with 0."""
+        yield
+
+    @property
+    def connections(self) -> list[Any]:
+        """The protocol of every open connection."""
+        return list(self.server_state.connections)
+
     def run_to_end(self, listeners: list[socket.socket]) -> int:
         """Runs until it ends; returns the exit code.
 
@@ -165,10 +175,10 @@ class Server(HttpServer):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Closes the port, waits for running requests, then for the workers."""
-        logger.info("closing the port, %d requests are running", len(self.requests))
+        logger.info("closing the port, %d requests are running", len(self.server_state.tasks))
         await super().shutdown(sockets)
-        if self.requests:
-            await asyncio.wait(self.requests, timeout=LAST_ANSWERS_SECONDS)
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=LAST_ANSWERS_SECONDS)
         timeout = 0.0 if self.was_forced else self.settings.shutdown_timeout
         loaded = [model.loaded for model in self._services.models if model.loaded is not None]
         await asyncio.gather(*(asyncio.to_thread(runner.close, timeout) for runner in loaded))

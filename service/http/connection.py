@@ -1,7 +1,6 @@
 """What is known of a connection: its limits, its slot, its current request, and the rules for a request's head."""
 
 import asyncio
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,7 +9,7 @@ import orjson
 
 from service.errors import MalformedRequest, ServiceError, UnsupportedCoding
 from service.http.response import SECURITY_HEADERS, retry_after_seconds
-from service.wire import OURS, ErrorShape
+from service.wire import OURS, ErrorShape, Piece
 
 CONNECTION_KEY = "polyhead.connection"
 ADMIN_CONNECTIONS = 64
@@ -24,7 +23,6 @@ Slot = Literal["first port", "admin port"]
 _TOKEN_BYTES = 5  # of a body with one English sentence, the JSON around it included; 4 to 6 in nine of ten
 _SENTENCE_TOKENS = 32  # of a body that does not say its length
 _LENGTH_DIGITS = 19  # of the largest 64-bit number
-_NO_PATH = re.compile(rb"([a-zA-Z][a-zA-Z0-9+.-]*://[^/?#]+)(\?.*)?")
 _UPGRADE_HEADERS = (b"upgrade", b"http2-settings")  # `Connection` lists them by these names, too
 _REFUSAL_HEADERS = b"".join(b"%s: %s\r\n" % one for one in ((b"content-type", b"application/json"), *SECURITY_HEADERS))
 
@@ -80,6 +78,52 @@ class Connection:
         """Ends the current request, if there is one."""
         if self.running is not None:
             self.running.cancel()
+
+
+class AnswerWriter:
+    """Writes an answer's head and body at once: the part of a transport that uvicorn's request cycle uses.
+
+    uvicorn writes the head by itself, and uvloop hands every write to the system at once: two system calls here and two
+    wake-ups at the client for a few kilobytes. So a head is held until its body comes. One object a connection.
+
+    Attributes:
+        close_connection: ends the connection behind an answer.
+    """
+
+    def __init__(self, transport: asyncio.Transport, close_connection: Callable[[], None]) -> None:
+        self._transport = transport
+        self.close_connection = close_connection
+        self._head = b""
+        self._holds_next = False
+
+    def hold_head(self) -> None:
+        """Says that the next write is an answer's head: it waits for the one after it, or for `flush`."""
+        self._holds_next = True
+
+    def write(self, data: Piece) -> None:
+        """Writes a piece of an answer."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.writelines((head, data))
+        elif self._holds_next:
+            self._head, self._holds_next = bytes(data), False
+        else:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Writes a head that no body follows."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def close(self) -> None:
+        """Writes what is held, then closes."""
+        self.flush()
+        self.close_connection()
+
+    def is_closing(self) -> bool:
+        """Whether the transport is closed or about to be."""
+        return self._transport.is_closing()
 
 
 class ConnectionSlots:
@@ -168,14 +212,6 @@ def expected_tokens(headers: Mapping[bytes, bytes]) -> int:
     """How many tokens a request has, about, by the length of its body."""
     length = headers.get(b"content-length")
     return _SENTENCE_TOKENS if length is None else max(1, int(length) // _TOKEN_BYTES)
-
-
-def with_path(target: bytes) -> bytes:
-    """A request's target; a URL without a path, as callers of proxies send it, means `/` (RFC 9110, 4.2.3)."""
-    if target.startswith(b"/"):
-        return target
-    found = _NO_PATH.fullmatch(target)
-    return found[1] + b"/" + (found[2] or b"") if found else target
 
 
 def without_upgrade(headers: Headers) -> Iterator[tuple[bytes, bytes]]:

@@ -141,8 +141,14 @@ class ChildServer(Server):
 
     async def _begin(self, connection: socket.socket) -> None:
         connection.setblocking(False)
+
+        def make_protocol() -> asyncio.Protocol:  # as uvicorn's server does for a listener's connections
+            return self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(self.make_protocol, connection)
+            await asyncio.get_running_loop().connect_accepted_socket(make_protocol, connection)
         except OSError:  # the client is gone already
             connection.close()
             self._membership.count_closed()

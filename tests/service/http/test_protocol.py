@@ -212,14 +212,6 @@ def test_a_request_has_one_host(server: ServerProcess, version: str, hosts: int,
             assert json.loads(body)["error"]["message"] == f"Host: expected one such header, got {hosts}"
 
 
-@pytest.mark.parametrize("target", ["http://test", "HTTP://test:80", "http://test?x=/y", "http://test/", "/", "/?x"])
-def test_a_url_without_a_path_is_the_front_page(server: ServerProcess, target: str) -> None:
-    with server.connect() as connection:
-        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
-        status, headers, _ = read_answer(connection)
-        assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
-
-
 @pytest.mark.parametrize("waiting", [0, 2])
 def test_what_follows_a_request_is_refused_after_its_answer(slow_server: ServerProcess, waiting: int) -> None:
     """A body longer than its Content-Length is one; bytes between the two are answered no more."""

@@ -1,7 +1,6 @@
 """What a client may hold, by limits that are short: time, bytes of headers, and bytes behind a request."""
 
 import json
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -213,29 +212,6 @@ def test_declined_upgrade_changes_nothing(strict_server: ServerProcess, version:
         else:
             assert headers["connection"] == "close"
             assert_closed_in_time(connection)
-
-
-def test_expectation_of_an_http_1_0_client_is_ignored(strict_server: ServerProcess) -> None:
-    """RFC 9110, 10.1.1: such a client reads an interim answer as the final one."""
-    sent = request_bytes({"inputs": "cat"}, "Expect: 100-continue")
-    for version, expected in ((b"HTTP/1.1", 100), (b"HTTP/1.0", 200)):
-        with strict_server.connect() as connection:
-            connection.sendall(sent.replace(b"HTTP/1.1", version))
-            assert connection.recv(12) == b"HTTP/1.1 %d" % expected
-
-
-@pytest.mark.parametrize("path", ["/healthz", "/nowhere"])
-def test_what_a_client_that_half_closed_is_not_sent_is_abandoned(strict_server: ServerProcess, path: str) -> None:
-    before, known = metric(strict_server, "polyhead_client_disconnects_total"), len(strict_server.lines)
-    with strict_server.connect() as connection:
-        strict_server.signal(signal.SIGSTOP)  # requests and end are found together
-        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: test\r\n\r\n".encode() * 3)
-        connection.shutdown(socket.SHUT_WR)
-        strict_server.signal(signal.SIGCONT)
-        read_answer(connection)
-        assert connection.recv(1) == b""
-    wait_until(lambda: metric(strict_server, "polyhead_client_disconnects_total") == before + 1)
-    assert not [line for line in strict_server.lines[known:] if '"level":"error"' in line]
 
 
 @pytest.mark.parametrize(
