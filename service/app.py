@@ -95,7 +95,7 @@ def create_app(
     table = RouteTable(routes, UNMATCHED)
     keys = KeyRing(split_list(settings.api_keys.get_secret_value()), settings.api_keys_file)
     metrics = Metrics(_expected_outcomes(table), _refusal_codes())
-    metrics.watch_readiness(readiness.is_ready)
+    metrics.ready.set_function(lambda: float(readiness.is_ready()))
     bodies = ByteBudget(settings.max_held_body_bytes, "request bodies")
     models = readiness.models = Models(settings, metrics)
     ports = HostAndPortPolicy(settings.admin_port, split_list(settings.allowed_hosts))

@@ -27,7 +27,7 @@ from service.http.access import KeysError
 from service.http.connection import ADMIN_CONNECTIONS, REFUSED_CONNECTIONS, ConnectionLimits, ConnectionSlots
 from service.http.protocol import BoundedProtocol
 from service.listeners import FAILED, StartFailure, address_of, listening
-from service.machine import core_limit, keep_collections_short, make_room, memory_limit
+from service.machine import keep_collections_short, make_room
 from service.models import ServedModel
 from service.observability.stages import BatchRecord, TracingUnavailable, open_tracing
 from service.runner import Runner
@@ -126,7 +126,6 @@ class Server(uvicorn.Server):
         self.settings = settings
         self._load = load
         self._address = address
-        self._services.metrics.set_limits(cores=core_limit(), memory_bytes=memory_limit())
         self._loader: threading.Thread | None = None
         self._services.models.load = self._load_model
         for model in self._services.models:

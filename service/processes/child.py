@@ -5,6 +5,7 @@ first one. The parent decides when it ends.
 """
 
 import asyncio
+import contextlib
 import importlib
 import logging
 import os
@@ -27,7 +28,6 @@ from service.services import ProcessGroup, Readiness
 from service.settings import Settings
 
 LEAVE_INTERVAL = 0.02  # seconds between two looks at the connections that are left
-REPORT_INTERVAL = 0.005  # seconds; connections that end within it are reported together
 SCRAPE_SECONDS = 5.0
 TAKEN_AT_ONCE = 32  # connections; then others have their turn
 
@@ -178,13 +178,13 @@ class ChildServer(Server):
 class Membership(ProcessGroup):
     """A child's line to its parent: what it says of itself, and what it is told of all processes together."""
 
+    _link: Link
+
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._link: Link | None = None
         self._is_group_ready = False
         self._is_group_alive = True
         self._closed = 0
-        self._is_report_due = False
 
     async def open(self) -> None:
         """Opens the line, on the loop that uses it."""
@@ -192,35 +192,30 @@ class Membership(ProcessGroup):
 
     async def follow(self, registry: CollectorRegistry, on_order: Callable[[str], None]) -> None:
         """Does what the parent says; its orders are `leave`, `drain` and `end`, and that it is gone means `end`."""
-        assert self._link is not None  # noqa: S101 - opened before
         self.say("hello")
         async for message in self._link.messages():
             match message["kind"]:
                 case "group":
                     self._is_group_ready, self._is_group_alive = message["is_ready"], message["is_alive"]
                 case "scrape":
-                    await self._send_snapshot(registry, message["id"])
+                    await self._send_snapshot(registry)
                 case "drain" | "end" | "leave" as order:
                     on_order(order)
         on_order("end")
 
     def say(self, kind: str, **fields: object) -> None:
-        """Tells the parent something, if there is one."""
-        if self._link is not None:
-            self._link.send(kind, **fields)
+        """Tells the parent something."""
+        self._link.send(kind, **fields)
 
     async def finish(self, registry: CollectorRegistry) -> None:
         """Leaves the parent the last metrics."""
-        await self._send_snapshot(registry, 0)
-        if self._link is not None:
-            await self._link.finish()
+        await self._send_snapshot(registry)
+        await self._link.finish()
 
     def count_closed(self) -> None:
-        """Notes that a connection is over, for the parent to give this process others."""
+        """Says that a connection is over, for the parent to give this process others."""
         self._closed += 1
-        if not self._is_report_due:
-            self._is_report_due = True
-            asyncio.get_running_loop().call_later(REPORT_INTERVAL, self._report_closed)
+        self.say("closed", total=self._closed)
 
     def check_ready(self) -> None:
         """Raises `NotReady` unless the parent has said that every process takes traffic."""
@@ -238,21 +233,14 @@ class Membership(ProcessGroup):
         Raises:
             NotReady: the parent does not answer.
         """
-        assert self._link is not None  # noqa: S101 - opened before
-        try:
-            found: Snapshot | None = await asyncio.wait_for(self._link.ask_metrics(), SCRAPE_SECONDS)
-        except TimeoutError:
-            found = None
-        if found is None:
-            raise NotReady("the parent process does not answer")
-        return found
+        with contextlib.suppress(TimeoutError):
+            if (found := await asyncio.wait_for(self._link.ask_metrics(), SCRAPE_SECONDS)) is not None:
+                whole: Snapshot = found
+                return whole
+        raise NotReady("the parent process does not answer")
 
-    async def _send_snapshot(self, registry: CollectorRegistry, number: int) -> None:
-        self.say("snapshot", id=number, metrics=await asyncio.to_thread(take_snapshot, registry))
-
-    def _report_closed(self) -> None:
-        self._is_report_due = False
-        self.say("closed", total=self._closed)
+    async def _send_snapshot(self, registry: CollectorRegistry) -> None:
+        self.say("snapshot", metrics=await asyncio.to_thread(take_snapshot, registry))
 
 
 if __name__ == "__main__":

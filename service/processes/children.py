@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from functools import partial
 from typing import Literal, Self
 
 import prometheus_client
@@ -226,12 +227,13 @@ class ParentMetrics:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # published without annotations
         self._registry = CollectorRegistry()
         prometheus_client.ProcessCollector(registry=self._registry)
-        self._gauge(names.PROCESSES, "Processes that serve, without the one that starts them.", processes)
-        self._gauge(names.READY, "1 while all processes take traffic, else 0.").set_function(lambda: float(is_ready()))
-        self._gauge(names.CPU_LIMIT, "Cores that affinity and cgroup leave all processes.", core_limit())
-        self._gauge(names.MEMORY_ANONYMOUS, names.ANONYMOUS_MEMORY_HELP).set_function(anonymous_memory)
-        memory = math.nan if (found := memory_limit()) is None else found
-        self._gauge(names.MEMORY_LIMIT, "Memory that cgroup and machine leave all processes.", memory)
+        gauge = partial(Gauge, registry=self._registry)
+        gauge(names.PROCESSES, "Processes that serve, without the one that starts them.").set(processes)
+        gauge(names.READY, "1 while all processes take traffic, else 0.").set_function(lambda: float(is_ready()))
+        gauge(names.CPU_LIMIT, "Cores that affinity and cgroup leave all processes.").set(core_limit())
+        gauge(names.MEMORY_ANONYMOUS, names.ANONYMOUS_MEMORY_HELP).set_function(anonymous_memory)
+        memory = gauge(names.MEMORY_LIMIT, "Memory that cgroup and machine leave all processes.")
+        memory.set(memory_limit() or math.nan)
         self.restarts = Counter(
             names.PROCESS_RESTARTS,
             "Processes started instead of ones that died. What one counted since the last scrape is lost with it.",
@@ -253,11 +255,6 @@ class ParentMetrics:
         """Keeps what a child that is gone has counted."""
         if child.metrics is not None:
             self._ended = merge_snapshots([self._ended, totals_of(child.metrics)])
-
-    def _gauge(self, name: str, text: str, value: float = 0) -> Gauge:
-        made = Gauge(name, text, registry=self._registry)
-        made.set(value)
-        return made
 
 
 ACCEPTED_AT_ONCE = 64  # connections; then others have their turn

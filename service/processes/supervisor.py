@@ -87,7 +87,6 @@ class Supervisor:
         self._distributor = Distributor(listeners)
         self._metrics = ParentMetrics(processes, self._children.is_ready)
         self._deaths: dict[int, int] = {}
-        self._replacing: set[int] = set()
         self._starting = 0  # processes that the system was asked for and has not given yet
         self._turn = asyncio.Lock()  # of whoever starts processes
         self._background: set[asyncio.Task[None]] = set()
@@ -152,15 +151,15 @@ class Supervisor:
                         self._has_been_ready = True
                         logger.info("listening on %s", self._address)
                 case "scrape":
-                    self._start(self._answer_scrape(child, message["id"]))
+                    self._start(self._answer_scrape(child))
                 case "leave" if child is self._children.serving.get(child.index):
                     self._start(self._replace(child.index))
             self._children.tell()
         self._distributor.remove(child)
         self._on_end(child, await child.ended())
 
-    async def _answer_scrape(self, child: ChildProcess, number: int) -> None:
-        child.tell("snapshot", id=number, metrics=await self._metrics.gather(self._children.all))
+    async def _answer_scrape(self, child: ChildProcess) -> None:
+        child.tell("snapshot", metrics=await self._metrics.gather(self._children.all))
 
     def _on_end(self, child: ChildProcess, code: int) -> None:
         self._metrics.keep(child)
@@ -172,7 +171,7 @@ class Supervisor:
             self._note_end()
         elif was_serving and not self._has_been_ready:
             self._give_up("a process ended before all were ready")
-        elif was_serving and child.index not in self._replacing:
+        elif was_serving:
             self._start(self._restart(child.index, child.was_ready))
 
     async def _restart(self, index: int, was_ready: float | None = None) -> None:
@@ -183,7 +182,7 @@ class Supervisor:
             return
         await asyncio.sleep(delay)
         async with self._turn:
-            if self._children.is_ending or index in self._children.serving:  # replaced meanwhile
+            if self._children.is_ending or index in self._children.serving:  # it was replaced meanwhile
                 return
             self._metrics.restarts.inc()
             try:
@@ -202,28 +201,19 @@ class Supervisor:
         async with self._turn:
             if self._children.is_ending:
                 return
-            self._replacing.add(index)
-            new = await self._start_ready(index)
-            self._replacing.discard(index)
-            old = self._children.serving.get(index)
-            if new is not None:
+            try:
+                new = await self._start_child(index)
+            except OSError:
+                logger.exception("no process could be started")
+                return
+            if await new.becomes_ready():
+                old = self._children.serving.get(index)
                 self._children.serving[index] = new
                 self._children.tell()
                 if old is not None:
                     old.order("leave")
             elif not self._children.is_ending:
                 logger.error("the new process %d did not become ready: the one before it serves on", index)
-                if old is None:  # it died meanwhile
-                    self._start(self._restart(index))
-
-    async def _start_ready(self, index: int) -> ChildProcess | None:
-        """A new process once it is ready; None if it never is."""
-        try:
-            child = await self._start_child(index)
-        except OSError:
-            logger.exception("no process could be started")
-            return None
-        return child if await child.becomes_ready() else None
 
     def _on_end_signal(self) -> None:
         if self._children.is_ending:
