@@ -24,7 +24,7 @@ import uvicorn
 from service.app import create_app
 from service.errors import ModelNotFound, one_line
 from service.http.access import KeysError
-from service.http.connection import ADMIN_CONNECTIONS, REFUSED_CONNECTIONS, ConnectionLimits, ConnectionSlots
+from service.http.connection import ADMIN_CONNECTIONS, REFUSED_CONNECTIONS, ConnectionSlots
 from service.http.protocol import BoundedProtocol
 from service.listeners import FAILED, StartFailure, address_of, listening
 from service.machine import keep_collections_short, make_room
@@ -94,15 +94,9 @@ class Server(uvicorn.Server):
             raise StartFailure(str(error)) from error
         besides = REFUSED_CONNECTIONS + (0 if settings.admin_port is None else ADMIN_CONNECTIONS)
         self.slots = ConnectionSlots(make_room(settings.max_connections, besides=besides), settings.admin_port)
-        self._limits = ConnectionLimits(
-            max_header_bytes=settings.max_header_bytes,
-            receive_timeout=settings.receive_timeout,
-            send_timeout=settings.send_timeout,
-            min_send_rate=settings.min_send_rate,
-        )
         protocol = functools.partial(
             BoundedProtocol,
-            limits=self._limits,
+            settings=settings,
             slots=self.slots,
             early=self._services.early_refusals,
             on_refused=self._services.metrics.count_refusal,
@@ -210,8 +204,9 @@ class Server(uvicorn.Server):
 
     async def _check_connections(self) -> None:
         loop = asyncio.get_running_loop()
+        interval = min(1.0, self.settings.receive_timeout / 4, self.settings.send_timeout / 4)  # close enough to each
         while True:
-            await asyncio.sleep(self._limits.check_interval)
+            await asyncio.sleep(interval)
             self._services.early_refusals.report()
             for connection in self.connections:
                 try:

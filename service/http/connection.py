@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
@@ -25,28 +24,6 @@ _SENTENCE_TOKENS = 32  # of a body that does not say its length
 _LENGTH_DIGITS = 19  # of the largest 64-bit number
 _UPGRADE_HEADERS = (b"upgrade", b"http2-settings")  # `Connection` lists them by these names, too
 _REFUSAL_HEADERS = b"".join(b"%s: %s\r\n" % one for one in ((b"content-type", b"application/json"), *SECURITY_HEADERS))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConnectionLimits:
-    """What one client may hold.
-
-    Attributes:
-        max_header_bytes: request line and headers of one request.
-        receive_timeout: seconds from a request's first byte to its last, and from connecting to the first.
-        send_timeout: seconds that an answer may stay unread, plus those that each piece takes at `min_send_rate`.
-        min_send_rate: bytes a second.
-    """
-
-    max_header_bytes: int
-    receive_timeout: float
-    send_timeout: float
-    min_send_rate: int
-
-    @property
-    def check_interval(self) -> float:
-        """Seconds between two looks at every connection: close enough to the shortest limit."""
-        return min(1.0, self.receive_timeout / 4, self.send_timeout / 4)
 
 
 class Connection:

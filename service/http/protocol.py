@@ -24,7 +24,6 @@ from service.http.connection import (
     CONNECTION_KEY,
     AnswerWriter,
     Connection,
-    ConnectionLimits,
     ConnectionSlots,
     Slot,
     check_head,
@@ -33,6 +32,7 @@ from service.http.connection import (
     without_upgrade,
 )
 from service.http.early_refusal import EarlyRefusals
+from service.settings import Settings
 
 LINGER_SECONDS = 2.0  # how long a refused client may go on sending before it is cut off
 FREE_CHUNKS = 4096  # of a body in chunks; beyond, each has to hold LEAST_CHUNK_BYTES on average
@@ -60,14 +60,14 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(
         self,
         *args: Any,
-        limits: ConnectionLimits,
+        settings: Settings,
         slots: ConnectionSlots,
         early: EarlyRefusals,
         on_refused: Callable[[str], None],
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._limits = limits
+        self._settings = settings
         self._slots = slots
         self._early = early
         self._on_refused = on_refused
@@ -78,7 +78,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._read_deadline: float | None = None  # of the client, for what is written
         self._unread_bytes = 0  # that were written, when somebody looked last
         self._unread_since = 0.0  # their number is this
-        self._send_seconds = limits.send_timeout  # that are left for the current answer
+        self._send_seconds = settings.send_timeout  # that are left for the current answer
         self._close_deadline: float | None = None
         self._discards_input = False
         self._refusal: ServiceError | None = None  # to be written after the current answer
@@ -142,7 +142,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if offer_end is not None:
             self._decline_upgrade(data[offer_end:])
-        elif self._reading in ("head", "body") and self._framing_bytes > self._limits.max_header_bytes:
+        elif self._reading in ("head", "body") and self._framing_bytes > self._settings.max_header_bytes:
             self._refuse(self._too_large())
         elif self._reading == "between requests" and not (self.is_answering or self.timeout_keep_alive_task):
             self._waiting_since = self._waiting_since or self.loop.time()  # the bytes began no request
@@ -205,7 +205,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """Uvicorn calls this when it is a request's turn: the answer's clock starts anew."""
         self.answering = cycle
-        self._send_seconds = self._limits.send_timeout
+        self._send_seconds = self._settings.send_timeout
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -235,7 +235,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Starts the answer's clock: the client reads more slowly than it is written."""
         super().pause_writing()
-        seconds = self._send_seconds + self.transport.get_write_buffer_size() / self._limits.min_send_rate
+        seconds = self._send_seconds + self.transport.get_write_buffer_size() / self._settings.min_send_rate
         self._read_deadline = self.loop.time() + seconds
 
     def resume_writing(self) -> None:
@@ -287,7 +287,7 @@ class BoundedProtocol(HttpToolsProtocol):
         size = self.transport.get_write_buffer_size()
         if size != self._unread_bytes:
             self._unread_bytes, self._unread_since = size, now
-        unread = self._limits.send_timeout if size else 0.0  # it has time to read
+        unread = self._settings.send_timeout if size else 0.0  # it has time to read
         deadlines = (self._close_deadline and self._close_deadline + unread, self._read_deadline)
         if any(deadline is not None and now > deadline for deadline in deadlines):
             self.transport.abort()
@@ -295,7 +295,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         elif self.flow.read_paused:  # not the client's doing: it may not send
             self._waiting_since = now
-        elif now > self._waiting_since + self._limits.receive_timeout:
+        elif now > self._waiting_since + self._settings.receive_timeout:
             if self._reading in ("nothing yet", "between requests"):
                 self.transport.close()
             elif self._reading == "body":
@@ -316,11 +316,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
-        if self._head_bytes > self._limits.max_header_bytes:
+        if self._head_bytes > self._settings.max_header_bytes:
             raise self._too_large()
 
     def _too_large(self) -> HeadersTooLarge:
-        return HeadersTooLarge(f"the headers are larger than {self._limits.max_header_bytes} bytes")
+        return HeadersTooLarge(f"the headers are larger than {self._settings.max_header_bytes} bytes")
 
     def _decline_upgrade(self, rest: bytes) -> None:
         """Reads the request again without its offer to upgrade, which RFC 9110 (7.8) lets a server ignore.

@@ -27,7 +27,7 @@ import contextlib
 import errno
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import orjson
@@ -58,10 +58,6 @@ class Assignment:
     load: str | None
     program: str
     address: str
-
-    def line(self) -> bytes:
-        """As it is sent."""
-        return line_of("start", **asdict(self))
 
     @classmethod
     def read(cls, control: socket.socket) -> Self:

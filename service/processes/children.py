@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Literal, Self
 
@@ -16,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from service.machine import anonymous_memory, core_limit, memory_limit
 from service.observability import metrics as names
 from service.observability.snapshots import Snapshot, merge_snapshots, take_snapshot, totals_of
-from service.processes.channel import Assignment, Link, Message, give_connection, take_connection
+from service.processes.channel import Assignment, Link, Message, give_connection, line_of, take_connection
 
 LATE_LOOKS = 3  # after which new connections go to others: 0.75 s, beside a beat of 0.25 s
 SILENT_LOOKS = 20  # after which a child counts as not answering: 5 s
@@ -78,7 +79,7 @@ class ChildProcess:
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         ours.setblocking(False)
-        control.sendall(assignment.line())
+        control.sendall(line_of("start", **asdict(assignment)))
         return cls(assignment.index, process, ours, await Link.open(control))
 
     @property

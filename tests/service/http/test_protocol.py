@@ -18,9 +18,10 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.server import ServerState
 
-from service.http.connection import CONNECTION_KEY, ConnectionLimits, ConnectionSlots
+from service.http.connection import CONNECTION_KEY, ConnectionSlots
 from service.http.protocol import MOST_PIPELINED, BoundedProtocol
 from service.http.response import PART_BYTES
+from service.settings import Settings
 from tests.service.process import ServerProcess, fake_server, read_sample, wait_until
 
 HEAD = b"POST /encode HTTP/1.1\r\nHost: test\r\n"  # and more headers
@@ -336,9 +337,10 @@ async def _nothing_here(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 def connected(app: Any, early: Any = None, loop: Any = None) -> BoundedProtocol:
     """A connection whose transport is a mock."""
-    limits = ConnectionLimits(max_header_bytes=1000, receive_timeout=9.0, send_timeout=9.0, min_send_rate=10_000)
+    limits: dict[str, Any] = {"max_header_bytes": 1000, "receive_timeout": 9.0, "send_timeout": 9.0}
+    settings = Settings.model_construct(model=Path("any"), min_send_rate=10_000, **limits)
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
-    parts: dict[str, Any] = {"limits": limits, "slots": ConnectionSlots(1), "early": early or Mock(is_alert=False)}
+    parts: dict[str, Any] = {"settings": settings, "slots": ConnectionSlots(1), "early": early or Mock(is_alert=False)}
     made = BoundedProtocol(config, ServerState(), {}, loop, on_refused=Mock(), **parts)
     transport = Mock(spec=asyncio.Transport)
     transport.is_closing.return_value, transport.get_extra_info.return_value = False, None
