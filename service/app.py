@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from service.context import ByteBudget, context_of
 from service.errors import InternalError, NotFound, ServiceError
 from service.http.access import CrossOriginPolicy, HostAndPortPolicy, KeyRing
-from service.http.body import check_accept, check_media, check_structure, read_body, validate
+from service.http.body import check_accept, check_media, check_structure, read_body
 from service.http.early_refusal import EarlyRefusals
 from service.http.middleware import RequestMiddleware
 from service.http.route import Handler, Route, RouteTable
@@ -21,6 +21,7 @@ from service.routes import encode, pages, predict, score, similarity, status
 from service.routes.compatible import cohere, inference_protocol, jina, openai, tei
 from service.services import Readiness, Services, choose_model, hold_for_model, refuse_early, services_of
 from service.settings import Settings, split_list
+from service.wire import validate
 
 if TYPE_CHECKING:  # an extra
     from service.observability.tracing import OpenTelemetryTracing

@@ -217,31 +217,38 @@ class Server(uvicorn.Server):
 
     def _cut_stalled(self) -> None:
         """Cuts off the client that has read nothing for longest, whose answer occupies the bytes of others'."""
-        if stalled := self._held_up(lambda one: one.stalled_since):
-            logger.info("no room for answers: the client that has read nothing for longest is cut off")
-            min(stalled, key=lambda one: float(one.stalled_since)).transport.abort()
+        what = "answers: the client that has read nothing for longest is cut off"
+        for one in self._held_up("stalled_since", what)[:1]:
+            one.transport.abort()
 
     def _cut_slow_sender(self) -> None:
         """Refuses the largest body that does not end: clients that send no more would keep all others out."""
-        if senders := self._held_up(lambda one: one.sending_since):
-            logger.info("no room for request bodies: the largest of those that do not end is refused")
+        senders = self._held_up("sending_since", "request bodies: the largest of those that do not end is refused")
+        if senders:
             max(senders, key=lambda one: int(one.body_bytes)).refuse_body()
 
     def _cut_unused(self) -> None:
         """Closes connections that have waited longest for a request: clients that hold all would keep others out."""
-        if unused := self._held_up(lambda one: one.unused_since):
-            logger.info("no room for connections: those that have waited longest for a request are closed")
-            for one in sorted(unused, key=lambda one: float(one.unused_since))[:CUT_CONNECTIONS]:
-                one.transport.close()
+        what = "connections: those that have waited longest for a request are closed"
+        for one in self._held_up("unused_since", what)[:CUT_CONNECTIONS]:
+            one.transport.close()
 
-    def _held_up(self, since: Callable[[Any], float | None]) -> list[Any]:
-        """The connections that have been in a state for too long; none if somebody has just looked."""
+    def _held_up(self, since: str, what: str) -> list[Any]:
+        """The connections that have been in a state for too long, the longest first; none if somebody has just looked.
+
+        Args:
+            since: the property that says since when.
+            what: there is no room for, and what is done, for the log.
+        """
         now = asyncio.get_running_loop().time()
         if now < self._next_cut:
             return []
         self._next_cut = now + CUT_INTERVAL
-        limit = now - STALLED_SECONDS
-        return [one for one in self.connections if (start := since(one)) is not None and start <= limit]
+        starts = {one: getattr(one, since) for one in self.connections}
+        found = [one for one, start in starts.items() if start is not None and start <= now - STALLED_SECONDS]
+        if found:
+            logger.info("no room for %s", what)
+        return sorted(found, key=lambda one: float(starts[one]))
 
     async def _become_ready(self) -> None:
         """Loads the models, one after the other. If none loads the process ends, since it could never serve."""

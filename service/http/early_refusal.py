@@ -1,8 +1,7 @@
 """Refuses requests from their head alone while the queue refuses: before a task, a body or a log line of theirs exists.
 
-Under a storm of retries most requests are refused, and what that costs is missing for the others. The first refusal
-takes the usual way, with its own log line. For a second after any refusal the queue is asked as soon as a head is
-there. Such refusals are counted in the metrics, each of them, and logged in sums.
+The first refusal takes the usual way. For a second after any refusal the queue is asked as soon as a head is there.
+Such refusals are counted in the metrics, each of them, and logged in sums.
 """
 
 import logging

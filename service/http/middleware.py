@@ -1,7 +1,6 @@
 """The one layer around all routes: request id, checks, security headers, log line, metrics, trace, clients that leave.
 
-One ASGI callable instead of a stack of them: it costs microseconds, and a request is worth a few milliseconds. It reads
-no bodies; what it needs to know of a route stands in the route's declaration.
+It reads no bodies; what it needs to know of a route stands in the route's declaration.
 """
 
 import asyncio

@@ -158,10 +158,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = self._framing_bytes = self.body_bytes = self._chunks = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Counts a header; a trailer comes here too, is counted, and is no header of the request (RFC 9110, 6.5.1)."""
+        """Counts a header; a trailer comes here too, and is no header of the request (RFC 9110, 6.5.1)."""
         if self._reading == "head":
             super().on_header(name, value)
-        self._count_head(len(name) + len(value) + 4)
+            self._count_head(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:
         """The head is whole; one with an offer to upgrade comes a second time, without it."""

@@ -1,7 +1,6 @@
 """What a route is, declared in one place, and the table in which a request finds its route.
 
-Routing, keys, ports, early refusals, failures, CORS, OpenAPI, metrics and tracing all read these declarations; none has
-a list of its own. A new API is a file of declarations and a line in `service.app`.
+A new API is a file of declarations and a line in `service.app`.
 """
 
 import re

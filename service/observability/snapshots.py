@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import add
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -36,33 +36,31 @@ def _first(ours: float, _theirs: float) -> float:
     return ours
 
 
-GAUGES: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
-    {
-        names.REQUESTS_IN_FLIGHT: add,
-        names.QUEUE_TEXTS: add,
-        names.QUEUE_TOKENS: add,
-        names.QUEUE_LIMIT_TOKENS: add,  # each process has its share
-        names.QUEUE_OLDEST_AGE: _largest,
-        names.TOKENIZER_QUEUE_CHARACTERS: add,
-        names.EXPLAIN_QUEUE_VECTORS: add,
-        names.READY: _first,  # ready when all are
-        names.MODEL_READY: min,  # of each that serves it
-        names.MODEL_LOAD: _largest,
-        names.WORKERS: add,
-        names.INTRA_OP_THREADS: _largest,
-        names.CPU_LIMIT: _first,  # what the children share
-        names.MEMORY_ANONYMOUS: add,
-        names.MEMORY_LIMIT: _first,
-        names.MODEL_INFO: _largest,
-        names.PROCESSES: _first,
-        "process_virtual_memory_bytes": add,
-        "process_resident_memory_bytes": add,
-        "process_start_time_seconds": _first,
-        "process_open_fds": add,
-        "process_max_fds": add,
-        "python_info": _largest,
-    }
-)
+GAUGES: Mapping[str, Callable[[float, float], float]] = {
+    names.REQUESTS_IN_FLIGHT: add,
+    names.QUEUE_TEXTS: add,
+    names.QUEUE_TOKENS: add,
+    names.QUEUE_LIMIT_TOKENS: add,  # each process has its share
+    names.QUEUE_OLDEST_AGE: _largest,
+    names.TOKENIZER_QUEUE_CHARACTERS: add,
+    names.EXPLAIN_QUEUE_VECTORS: add,
+    names.READY: _first,  # ready when all are
+    names.MODEL_READY: min,  # of each that serves it
+    names.MODEL_LOAD: _largest,
+    names.WORKERS: add,
+    names.INTRA_OP_THREADS: _largest,
+    names.CPU_LIMIT: _first,  # what the children share
+    names.MEMORY_ANONYMOUS: add,
+    names.MEMORY_LIMIT: _first,
+    names.MODEL_INFO: _largest,
+    names.PROCESSES: _first,
+    "process_virtual_memory_bytes": add,
+    "process_resident_memory_bytes": add,
+    "process_start_time_seconds": _first,
+    "process_open_fds": add,
+    "process_max_fds": add,
+    "python_info": _largest,
+}
 
 
 def write_page(accept: str, registry: CollectorRegistry, whole: Snapshot | None = None) -> tuple[bytes, str]:

@@ -45,12 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EncodeResult:
-    """The outcome of a request, before it is written: each API writes it in its own shape.
-
-    Attributes:
-        answer: as `service.answers.answer.build_answer` gives it, arrays still arrays.
-        sizes: of that answer.
-    """
+    """A request's answer as `build_answer` gives it, arrays still arrays, and its sizes."""
 
     answer: dict[str, Any]
     sizes: Sizes
@@ -64,7 +59,10 @@ async def encode(
     Raises:
         ServiceError: whatever keeps it from being answered.
     """
-    _check_encoding(request, as_safetensors=as_safetensors)
+    if request.encoding_format == "float16" and not as_safetensors:
+        raise Invalid.at("encoding_format", '"float16" is for Accept: application/vnd.safetensors; JSON has the others')
+    if request.encoding_format == "base64" and as_safetensors:
+        raise Invalid.at("encoding_format", "base64 is for JSON; a safetensors answer has the others")
     encoded = await run(services, context, request, as_safetensors=as_safetensors)
     with StageTimer(services.model.metrics, "serialize"):
         return await _write(encoded.answer, request, encoded.sizes, as_safetensors=as_safetensors)
@@ -85,7 +83,7 @@ async def run(
 
     Args:
         services: of the app.
-        context: the request's own, for its deadline and its counts.
+        context: the request's own.
         request: what to encode.
         names: what the caller calls `inputs`, for errors.
         as_safetensors: how it will be written, which says what it will hold.
@@ -226,13 +224,6 @@ async def _write(
     if request.encoding_format == "base64":
         answer = await offload(partial(pack_base64, answer), sizes.floats)
     return await serialize_in_pieces(answer, floats=sizes.built_from)
-
-
-def _check_encoding(request: EncodeRequest, *, as_safetensors: bool) -> None:
-    if request.encoding_format == "float16" and not as_safetensors:
-        raise Invalid.at("encoding_format", '"float16" is for Accept: application/vnd.safetensors; JSON has the others')
-    if request.encoding_format == "base64" and as_safetensors:
-        raise Invalid.at("encoding_format", "base64 is for JSON; a safetensors answer has the others")
 
 
 def observe_results(metrics: ModelMetrics, results: Sequence[JobResult], decomposed: Decomposed | None = None) -> None:

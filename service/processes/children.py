@@ -103,14 +103,10 @@ class ChildProcess:
         self.given += is_given
         return is_given
 
-    def order(self, kind: Literal["drain", "leave", "end"]) -> None:
-        """Tells it what to do."""
-        if kind != "drain":
+    def tell(self, kind: Literal["group", "snapshot", "drain", "leave", "end"], **fields: object) -> None:
+        """Sends it a message; after `leave` and `end` it gets no more connections."""
+        if kind in ("leave", "end"):
             self.state = "leaving"
-        self._link.send(kind)
-
-    def tell(self, kind: Literal["group", "snapshot"], **fields: object) -> None:
-        """Tells it how all processes are, or the metrics of all."""
         self._link.send(kind, **fields)
 
     async def update_metrics(self) -> None:
@@ -197,10 +193,7 @@ class Children:
             child.tell("group", is_ready=is_ready, is_alive=is_alive)
 
     def look(self) -> None:
-        """Kills children that no longer answer.
-
-        Looks are counted, not seconds: after the whole machine stood still no child counts as hanging.
-        """
+        """Kills children that no longer answer. Looks are counted, not seconds: the whole machine may stand still."""
         for child in self.all:
             child.silence += child.takes_connections
             if child.silence == HUNG_LOOKS:
@@ -215,10 +208,7 @@ class Children:
 
 
 class ParentMetrics:
-    """The metrics of all: the parent's own, its children's, and the counts of children that ended.
-
-    A child that was killed takes with it what it had counted since somebody last asked; no total that was ever shown
-    falls.
+    """The metrics of all: the parent's own, its children's, and the last counts known of children that ended.
 
     Attributes:
         restarts: children that were started because others died.
@@ -264,11 +254,7 @@ RETRY_SECONDS = 0.01  # for children to take connections again, where none of th
 
 
 class Distributor:
-    """Hands each connection to the child that has the fewest. For one event loop.
-
-    The kernel's own way (`SO_REUSEPORT`) draws a child for each connection: of four clients that stay connected, all
-    draw the same of two children once in eight times. It also resets the connections that wait for a child that ends.
-    """
+    """Hands each connection to the child that has the fewest. For one event loop."""
 
     def __init__(self, listeners: Sequence[socket.socket]) -> None:
         self._listeners = listeners

@@ -30,8 +30,7 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.1, 10.0  # seconds; each delay is twice the one
 
 # One text a request costs an event loop 0.4 to 0.6 ms, and a core of the model 2 (int8) or 4 to 5 ms (fp32); see
 # docs/performance.md. With more cores behind it a loop is what holds the others up.
-CORES_PER_PROCESS = {"int8": 4}
-CORES_PER_PROCESS_OTHERWISE = 10
+INT8_CORES_PER_PROCESS, CORES_PER_PROCESS = 4, 10
 
 _SHARED = ("max_connections", "max_queue_tokens", "max_held_body_bytes", "max_held_answer_bytes")
 _AT_LEAST = {"max_queue_tokens": "max_request_tokens", "max_held_body_bytes": "max_body_bytes"}
@@ -66,14 +65,7 @@ def _place_of(function: object) -> str:
 
 
 class Supervisor:
-    """Keeps processes at work until it is told to end.
-
-    Args:
-        settings: of all together.
-        processes: how many.
-        listeners: where clients come.
-        load, program: as of `Assignment`.
-    """
+    """Keeps processes at work until it is told to end; arguments as of `supervise`, `load` as of `Assignment`."""
 
     def __init__(
         self, settings: Settings, processes: int, listeners: Sequence[socket.socket], load: str | None, program: str
@@ -132,7 +124,7 @@ class Supervisor:
         logger.info("process %d started", index, extra={"fields": {"pid": child.pid, "cores": cores}})
         self._start(self._follow(child))
         if self._children.is_ending:  # it was not there yet when all others were told
-            child.order("end")
+            child.tell("end")
         return child
 
     def _note_end(self) -> None:
@@ -211,7 +203,7 @@ class Supervisor:
                 self._children.serving[index] = new
                 self._children.tell()
                 if old is not None:
-                    old.order("leave")
+                    old.tell("leave")
             elif not self._children.is_ending:
                 logger.error("the new process %d did not become ready: the one before it serves on", index)
 
@@ -237,11 +229,11 @@ class Supervisor:
     async def _end(self, delay: float) -> None:
         logger.info("draining: not ready, serving for %s s more", delay)
         for child in self._children.all:
-            child.order("drain")
+            child.tell("drain")
         await asyncio.sleep(delay)
         self._distributor.close()
         for child in self._children.all:
-            child.order("end")
+            child.tell("end")
         self._note_end()
         await asyncio.sleep(2 * self._settings.shutdown_timeout + END_MARGIN_SECONDS)
         self._code = FAILED
@@ -289,7 +281,7 @@ def processes_of(settings: Settings) -> int:
         precision = read_manifest(settings.named_models[0][1]).precision
     except (ArtifactError, OSError):
         return 1  # which says what is wrong with the artifact
-    return math.ceil(usable_cores() / CORES_PER_PROCESS.get(precision, CORES_PER_PROCESS_OTHERWISE))
+    return math.ceil(usable_cores() / (INT8_CORES_PER_PROCESS if precision == "int8" else CORES_PER_PROCESS))
 
 
 def share_of(settings: Settings, index: int, processes: int) -> Settings:
@@ -307,14 +299,10 @@ def share_of(settings: Settings, index: int, processes: int) -> Settings:
 def cores_of(index: int, processes: int) -> list[int] | None:
     """The cores that a process is tied to; None if it runs on all of them.
 
-    That is so if there are fewer cores than processes, if a quota leaves less than the cores (which ones are free is
-    then the kernel's to choose), and on systems that tie no process to cores.
+    That is so if there are fewer cores than processes, under a quota, and on systems that tie no process to cores.
     """
-    quota = cgroup_quota()
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < processes or (quota is not None and quota < len(cores)):
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(cores) < processes or (cgroup_quota() or math.inf) < len(cores):
         return None
     return cores[_first(index, len(cores), processes) : _first(index + 1, len(cores), processes)]
 

@@ -12,20 +12,19 @@ from unittest.mock import Mock
 import pytest
 
 import service.server
-from service.listeners import StartFailure
 from service.server import Server, watch_loop_lag
 from service.services import Readiness
 from service.settings import read_settings
 
 
 @asynccontextmanager
-async def started(runner: Any = None, check_interval: float = 0.001) -> AsyncIterator[Server]:
-    """A server that listens, and loads this; if it is None, for as long as the test lasts."""
+async def started(check_interval: float = 0.001) -> AsyncIterator[Server]:
+    """A server that listens, and loads for as long as the test lasts."""
     settings = read_settings(["--model", "nowhere", "--send-timeout", str(4 * check_interval)])
     is_over = threading.Event()
 
     def load(*_: object) -> Any:
-        return is_over.wait() if runner is None else runner
+        return is_over.wait()
 
     server = Server(settings, Readiness(), load, "nowhere")
     server.config.load()
@@ -64,15 +63,6 @@ async def test_a_process_whose_timeouts_or_measurements_end_does_not_go_on(monke
     async with started(check_interval=1.0) as server:
         await until(lambda: server.should_exit)
     assert str(server.failure) == "cannot go on: no clock"
-
-
-async def test_a_failure_behind_the_loading_ends_the_process() -> None:
-    """The task that loads the model is awaited by no one: it has to say itself that it failed."""
-
-    async with started(runner=Mock(spec=[])) as server:
-        await until(lambda: server.should_exit)
-    assert isinstance(server.failure, StartFailure)
-    assert "Mock object has no attribute 'manifest'" in str(server.failure)
 
 
 def test_lag_is_what_held_the_loop_up() -> None:

@@ -160,18 +160,3 @@ def test_every_line_of_the_log_is_json_and_none_holds_a_text(fake_artifact: Path
         assert {"status": 200, "texts": 1, "tokens": 5, "truncated": 0}.items() <= lines[0].items()
         routes = ["/encode", "/encode", "unmatched", "/info", "/tokenize", "/metrics"]
         assert [line["route"] for line in lines] == routes
-
-
-def test_a_log_that_nobody_reads_any_more_stops_nothing(fake_artifact: Path) -> None:
-    with fake_server(fake_artifact).wait_until_ready() as server:
-        server.may_read.clear()
-        for _ in range(400):  # lines of more bytes than a pipe takes
-            assert server.request("GET", "/info")[0] == 200
-        server.may_read.set()
-        wait_until(lambda: server.log.count('"route":"/info"') == 400)
-        server.may_read.clear()
-        for _ in range(400):
-            assert server.request("GET", "/info")[0] == 200
-        server.signal(signal.SIGTERM)
-        wait_until(lambda: not server.is_running())
-        assert server.wait() == 0
