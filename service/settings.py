@@ -224,13 +224,11 @@ def cli_source(kind: type[Settings], program: str) -> CliSettingsSource[Argument
 class _Models(Action):
     """The arguments without a flag: the first one is `--model`, the others are `--more-models`."""
 
-    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, _name: str | None = None) -> None:
+    def __call__(self, _parser: ArgumentParser, namespace: Namespace, values: Any, _name: str | None = None) -> None:
         """Puts them where the flags would."""
         if values:
             namespace.model = values[0]
         if values[1:]:
-            if any("," in value for value in values):
-                parser.error("a model's name or directory holds a comma")
             namespace.more_models = ",".join(values[1:])
 
 

@@ -261,19 +261,17 @@ class ModelMetrics:
         self._own[BATCH_PADDING_RATIO].observe(1 - batch.tokens / batch.padded_tokens)
         self._own[PADDING_TOKENS].inc(batch.padded_tokens - batch.tokens)
 
-    def observe_texts(self, lengths: Sequence[int], *, truncated: int) -> None:
-        """Counts the texts of one answered request: their tokens, and how many were cut."""
+    def observe_texts(self, lengths: Sequence[int], *, truncated: int, attention_bytes: int | None = None) -> None:
+        """Counts the texts of one answered request: their tokens, how many were cut, and bytes of attention, if any."""
         self._own[TEXTS].inc(len(lengths))
         self._own[TOKENS].inc(sum(lengths))
         self._own[TRUNCATED_TEXTS].inc(truncated)
         input_tokens = self._own[INPUT_TOKENS]
         for length in lengths:
             input_tokens.observe(length)
-
-    def observe_attention(self, size: int) -> None:
-        """Counts one answer with attention weights, by its bytes of float32."""
-        self._own[ATTENTION_REQUESTS].inc()
-        self._own[ATTENTION_BYTES].inc(size)
+        if attention_bytes is not None:
+            self._own[ATTENTION_REQUESTS].inc()
+            self._own[ATTENTION_BYTES].inc(attention_bytes)
 
     def observe_answer(self, tokens: int, seconds: float) -> None:
         """Counts one good answer, by the tokens of its request."""

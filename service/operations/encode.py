@@ -244,6 +244,4 @@ def count(
     context.texts = len(lengths)
     context.tokens = sum(lengths)
     context.truncated = sum(item.truncated for item in tokenized)
-    metrics.observe_texts(lengths, truncated=context.truncated)
-    if attention_bytes is not None:
-        metrics.observe_attention(attention_bytes)
+    metrics.observe_texts(lengths, truncated=context.truncated, attention_bytes=attention_bytes)
