@@ -107,8 +107,8 @@ def create_app(
     pages = MetricsPages(metrics.registry)
     services = Services(settings, readiness, metrics, pages, table, bodies, early, models, next(iter(models)))
     middleware = RequestMiddleware(
-        table,
-        {route: make_handler(route, services) for route in table},
+        routes=table,
+        handlers={route: make_handler(route, services) for route in table},
         services=services,
         is_draining=lambda: readiness.is_draining,
         metrics=metrics,

@@ -109,13 +109,13 @@ class ConnectionSlots:
     The admin port has slots of its own, so that probes and scrapes get through however many clients the first port has.
 
     Attributes:
-        on_closed: called for each connection that is over; None if no one counts them.
+        on_closed: called for each connection that is over.
         on_idle: given each connection some time after it was answered; None if all of them stay.
         on_full: called for each client of the first port that finds no slot.
     """
 
     def __init__(self, most: int, admin_port: int | None = None) -> None:
-        self.on_closed: Callable[[], None] | None = None
+        self.on_closed: Callable[[], None] = lambda: None
         self.on_idle: Callable[[Any], None] | None = None
         self.on_full: Callable[[], None] = lambda: None
         self._admin_port = admin_port

@@ -121,8 +121,7 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self._slots.release(self._slot)
             self._slot = None
-        if self._slots.on_closed is not None:
-            self._slots.on_closed()
+        self._slots.on_closed()
 
     def data_received(self, data: bytes) -> None:
         """Parses what arrived; what a refused client goes on sending is dropped."""
