@@ -134,4 +134,4 @@ def test_an_answer_is_held_until_it_is_read(fake_artifact: Path) -> None:
                 assert read_answer(connection)[0] == 200
         # Who reads nothing is cut off for others, long before its own time is up (20 s, and 130 s for its size).
         wait_until(lambda: server.request("POST", "/encode", {"inputs": "cat"})[0] == 200, 15)
-        assert "has read nothing for longest is cut off" in server.log
+        server.wait_for_line("has read nothing for longest is cut off")

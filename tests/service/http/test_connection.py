@@ -84,7 +84,7 @@ def test_clients_that_ask_for_nothing_make_room(fake_artifact: Path) -> None:
         body = request_bytes({"inputs": "cat"})
         sending.sendall(body[:-1])
         wait_until(lambda: server.request("GET", "/healthz")[0] == 200)
-        assert "those that have waited longest for a request are closed" in server.log
+        server.wait_for_line("those that have waited longest for a request are closed")
         sending.sendall(body[-1:])
         assert read_answer(sending)[0] == 200
 
