@@ -44,13 +44,8 @@ def main(
 
     A test may load another engine. Several processes find the function by its name, so it is at the top of a module.
     """
-    _require_standard_error()
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    if given[:1] == ["tune"]:  # its name until it left for the command line, which this package may not import
-        sys.stderr.write(f"{program} tune is now polyhead tune\n")
-        return WRONG_SETTINGS
     try:
-        settings = read_settings(given, program, model)
+        settings = read_settings(arguments, program, model)
     except SettingsError as error:
         sys.stderr.write(f"{program}: {'; '.join([str(error), *_misspelt()])}\n")
         return WRONG_SETTINGS
@@ -59,7 +54,6 @@ def main(
 
 def run(settings: Settings, load: "Load | None" = None, program: str = PROGRAM) -> int:
     """Serves with these settings until told to end; returns the exit code."""
-    _require_standard_error()
     # Tokenising has threads of its own; the library's would compete with the model's for the same cores.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     bound_heap(os.environ)
@@ -77,12 +71,6 @@ def run(settings: Settings, load: "Load | None" = None, program: str = PROGRAM) 
     except StartFailure as error:
         sys.stderr.write(f"{program}: {error}\n")
         return FAILED
-
-
-def _require_standard_error() -> None:
-    """Opens the null device as standard error if that was closed before the start."""
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process
 
 
 def _misspelt() -> list[str]:

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from service.context import ByteBudget, context_of
 from service.errors import InternalError, NotFound, ServiceError
 from service.http.access import CrossOriginPolicy, HostAndPortPolicy, KeyRing
-from service.http.body import check_accept, check_media, check_structure, read_body, validate
+from service.http.body import check_accept, check_media, check_structure, read_body
 from service.http.early_refusal import EarlyRefusals
 from service.http.middleware import RequestMiddleware
 from service.http.route import Handler, Route, RouteTable
@@ -21,6 +21,7 @@ from service.routes import encode, pages, predict, score, similarity, status
 from service.routes.compatible import cohere, inference_protocol, jina, openai, tei
 from service.services import Readiness, Services, choose_model, hold_for_model, refuse_early, services_of
 from service.settings import Settings, split_list
+from service.wire import validate
 
 if TYPE_CHECKING:  # an extra
     from service.observability.tracing import OpenTelemetryTracing
@@ -47,7 +48,7 @@ async def refuse_unmatched(request: Request) -> NoReturn:
 
 
 UNMATCHED = Route("GET", "unmatched", refuse_unmatched)
-"""Instead of a route where the table has none. The path is its name in log and metrics, which never hold a raw one."""
+"""Its path is the name of such requests in log and metrics, which never hold a raw one."""
 
 
 def make_handler(route: Route, services: Services) -> Handler:
@@ -95,17 +96,19 @@ def create_app(
     table = RouteTable(routes, UNMATCHED)
     keys = KeyRing(split_list(settings.api_keys.get_secret_value()), settings.api_keys_file)
     metrics = Metrics(_expected_outcomes(table), _refusal_codes())
-    metrics.watch_readiness(readiness.is_ready)
+    metrics.ready.set_function(lambda: float(readiness.is_ready()))
     bodies = ByteBudget(settings.max_held_body_bytes, "request bodies")
     models = readiness.models = Models(settings, metrics)
     ports = HostAndPortPolicy(settings.admin_port, split_list(settings.allowed_hosts))
-    origins = _origins(split_list(settings.cors_origins), table)
+    origins = None  # browsers keep all pages but our own out
+    if allowed := split_list(settings.cors_origins):
+        origins = CrossOriginPolicy(allowed, table.methods, (*_EXPOSED_HEADERS, *table.answer_headers))
     early = EarlyRefusals(table, models.early_refusal, keys, ports, metrics, is_read_by_browsers=origins is not None)
     pages = MetricsPages(metrics.registry)
     services = Services(settings, readiness, metrics, pages, table, bodies, early, models, next(iter(models)))
     middleware = RequestMiddleware(
-        table,
-        {route: make_handler(route, services) for route in table},
+        routes=table,
+        handlers={route: make_handler(route, services) for route in table},
         services=services,
         is_draining=lambda: readiness.is_draining,
         metrics=metrics,
@@ -118,32 +121,16 @@ def create_app(
     return middleware, services
 
 
-def _origins(origins: Sequence[str], table: RouteTable) -> CrossOriginPolicy | None:
-    """Without any origin browsers keep all pages but our own out (the default)."""
-    return CrossOriginPolicy(origins, table.methods, (*_EXPOSED_HEADERS, *table.answer_headers)) if origins else None
-
-
 def _expected_outcomes(table: RouteTable) -> Iterator[tuple[str, str, int]]:
-    """The outcomes whose series objectives divide: successes of every route, and server errors of those that work.
-
-    Others have no series before they come. Refusals are counted by their reason too, from the start.
-    """
+    """The outcomes whose series objectives divide: successes of every route, and server errors of those that work."""
     for route in table:
         yield route.path, route.method, 200
         if route.method == "POST":
-            yield from ((route.path, route.method, status) for status in _server_errors(route))
+            for status in {error.status for error in route.failures if error.status >= 500}:
+                yield route.path, route.method, status
 
 
-def _server_errors(route: Route) -> list[int]:
-    return sorted({error.status for error in route.failures if error.status >= 500})
-
-
-def _refusal_codes() -> list[str]:
+def _refusal_codes(kind: type[ServiceError] = ServiceError) -> set[str]:
     """Codes of all errors that refuse a request, from the exception tree."""
-    found, classes = [], [ServiceError]
-    while classes:
-        error = classes.pop()
-        classes += error.__subclasses__()
-        if error is not ServiceError and not issubclass(error, InternalError):
-            found.append(error.code)
-    return sorted(found)
+    below = {code for error in kind.__subclasses__() if error is not InternalError for code in _refusal_codes(error)}
+    return below if kind is ServiceError else {kind.code, *below}

@@ -4,7 +4,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from service.errors import HeldTooMuch, Invalid
 from service.wire import OURS, ErrorShape
@@ -23,12 +23,9 @@ _NUMBER = re.compile(rb"[0-9]{1,32}(\.[0-9]{1,32})?([eE][+-]?[0-9]{1,3})?")
 
 
 class ByteBudget:
-    """How many bytes the process holds for all requests together: of their bodies, or of their answers.
+    """How many bytes the process holds for all requests together: of their bodies, or of their answers, unread too.
 
-    Each body and each answer has its own limit; thousands of connections times that limit would be the machine's
-    memory. The texts that wait to be tokenised are bounded by the bodies' figure: the queue's limit counts tokens,
-    which they are not yet. Unread answers of slow clients are bounded by the answers' figure. Used on the event loop
-    only.
+    Used on the event loop only.
 
     Attributes:
         limit: bytes.
@@ -82,20 +79,6 @@ class Share:
         self.give_back()
 
 
-class InUse(Protocol):
-    """What must not go while a request uses it: a model."""
-
-    name: str
-
-    def enter(self) -> None:
-        """A request begins to use it."""
-        ...
-
-    def leave(self) -> None:
-        """That request is over."""
-        ...
-
-
 class RequestContext:
     """One request on its way.
 
@@ -115,6 +98,7 @@ class RequestContext:
         truncated: how many of them were cut.
         is_abandoned: whether the client left before the answer.
         has_own_deadline: whether the caller gave it less time than the service does.
+        at_end: called once the request is over.
     """
 
     def __init__(
@@ -135,30 +119,22 @@ class RequestContext:
         self.is_abandoned = False
         self.has_own_deadline = False
         self.model = ""
-        self._answer: Share | None = None
-        self._used: InUse | None = None
-
-    def use(self, model: InUse) -> None:
-        """Uses a model until the context is over."""
-        self.model = model.name
-        self._used = model
-        model.enter()
+        self.at_end: list[Callable[[], None]] = []
 
     def hold_answer(self, budget: ByteBudget, size: int) -> None:
-        """Holds the bytes of an answer until the context is over.
+        """Holds the bytes of an answer until the request is over.
 
         Raises:
             HeldTooMuch: all answers together hold as much as they may.
         """
-        self._answer = budget.share()
-        self._answer.take(size)
+        share = budget.share()
+        share.take(size)
+        self.at_end.append(share.give_back)
 
-    def release(self) -> None:
-        """Holds nothing any more."""
-        if self._answer is not None:
-            self._answer.give_back()
-        if self._used is not None:
-            self._used.leave()
+    def end(self) -> None:
+        """Gives back what the request held."""
+        for give_back in self.at_end:
+            give_back()
 
     def deadline(self, longest: float) -> float:
         """When the caller's time is up, by `time.monotonic()`; `X-Request-Timeout` can only shorten it.

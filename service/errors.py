@@ -1,28 +1,5 @@
 """Every failure the service answers, each with its HTTP status; one body for all of them.
 
-    ServiceError
-    ├── MalformedRequest     400  no HTTP/1.1 request
-    ├── MalformedBody        400  the body is not JSON
-    ├── Unauthorized         401  no key, or a wrong one
-    ├── NotFound             404  no such route or resource
-    │   ├── ModelNotFound    404  another model is served here
-    │   └── WrongTask        404  the model that is served is for something else
-    ├── MethodNotAllowed     405  (Allow)
-    ├── NotAcceptable        406  the caller accepts no type that the route answers
-    ├── RequestTimeout       408  the request did not arrive in time
-    ├── TooLarge             413  body, texts, tokens or answer over a limit
-    ├── UnsupportedMedia     415  body type
-    ├── Invalid              422  JSON, but not what the route takes
-    ├── HeadersTooLarge      431  more header bytes than are read
-    ├── Overloaded           429  too much waits (Retry-After)
-    │   └── HeldTooMuch      429  bodies or answers of all requests take too many bytes (Retry-After)
-    ├── InternalError        500  fixed text; the details are in the log only
-    │   └── InferenceFailed  500  the backend failed on this text
-    ├── UnsupportedCoding    501  the body comes in another transfer coding than in chunks
-    ├── TooManyConnections   503  more open connections than allowed (Retry-After)
-    ├── NotReady             503  starting, draining, or without workers (Retry-After)
-    └── DeadlineExceeded     504  the caller's time was up
-
 `ClientLeft` stands outside: nobody is there to answer. It does not know FastAPI; `service.http.response` makes
 responses.
 """

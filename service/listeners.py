@@ -11,7 +11,6 @@ from pathlib import Path
 from service.settings import Settings
 
 BACKLOG = 2048  # connections the kernel holds for us while the event loop is busy
-ANY_IPV6 = "::"
 FAILED = 1  # exit code of a process that could not start, could not go on, or was ended at once
 
 logger = logging.getLogger(__name__)
@@ -35,25 +34,12 @@ def listening(settings: Settings) -> Iterator[tuple[Settings, list[socket.socket
         if settings.uds is None:
             listeners = [stack.enter_context(bind(settings.host, settings.port))]
         else:
-            listeners = [stack.enter_context(bind_unix(settings.uds))]
-            stack.callback(_remove_socket, settings.uds, _identity(settings.uds))
+            listeners = [stack.enter_context(bind_unix(settings.uds))]  # its file stays: the next server replaces it
         if settings.admin_port is not None:
             listeners.append(stack.enter_context(bind(settings.host, settings.admin_port, flag="--admin-port")))
             logger.info("metrics and documentation are on %s", address_of(listeners[1]))
             settings = settings.model_copy(update={"admin_port": listeners[1].getsockname()[1]})
         yield settings, listeners
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_ino, status.st_ctime_ns  # the number alone is given again at once
-
-
-def _remove_socket(path: Path, identity: tuple[int, int]) -> None:
-    """Removes the file of a Unix socket, unless a successor listens there by now."""
-    with contextlib.suppress(FileNotFoundError):
-        if _identity(path) == identity:
-            path.unlink()
 
 
 def address_of(listener: socket.socket) -> str:
@@ -77,11 +63,9 @@ def bind(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        takes_both = address[0] == ANY_IPV6 and socket.has_dualstack_ipv6()
+        takes_both = address[0] == "::" and socket.has_dualstack_ipv6()
         return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=takes_both)
-    except UnicodeError as error:
-        raise StartFailure(f"cannot listen on {host}:{port}: that is no host name") from error
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise StartFailure(f"cannot listen on {host}:{port}: {_reason(error, flag)}") from error
 
 
@@ -98,8 +82,6 @@ def bind_unix(path: Path) -> socket.socket:
                 if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
                     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
             path.unlink()
-        elif path.exists():  # to bind would say that the address is in use
-            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
         listener.bind(str(path))
         listener.listen(BACKLOG)
     except OSError as error:
@@ -108,9 +90,9 @@ def bind_unix(path: Path) -> socket.socket:
     return listener
 
 
-def _reason(error: OSError, flag: str) -> str:
-    if isinstance(error, socket.gaierror) or error.errno is None:
-        return error.strerror or str(error)
+def _reason(error: OSError | UnicodeError, flag: str) -> str:
+    if isinstance(error, UnicodeError | socket.gaierror) or error.errno is None:
+        return getattr(error, "strerror", None) or str(error)
     if error.errno != errno.EADDRINUSE:
         return os.strerror(error.errno)
     return f"{os.strerror(error.errno)}; another process listens there, choose another {flag}"

@@ -16,9 +16,8 @@ import platform
 import resource
 import sys
 import threading
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 Controller = Literal["cpu", "memory"]
@@ -31,31 +30,23 @@ set off several, each of which stopped every thread for 10 to 40 ms on Zen 3. Wh
 its reference counts."""
 
 _ROOT = Path("/")
-_V2_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")  # pure v2, and v2 beside v1 (systemd's hybrid layout)
-_V1_MOUNTS: Mapping[Controller, tuple[str, ...]] = MappingProxyType(
-    {"cpu": ("sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup/cpu"), "memory": ("sys/fs/cgroup/memory",)}
-)
+_V2_MOUNT = "sys/fs/cgroup"
+_V1_MOUNTS = {"cpu": ("sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup/cpu"), "memory": ("sys/fs/cgroup/memory",)}
 _MEMORY_FILES = {2: "memory.max", 1: "memory.limit_in_bytes"}  # v1 says "none" with a number beyond any machine
 _OWN_DESCRIPTORS = 32  # files, pipes and listeners; 14 of them after the start
-_ENOUGH_DESCRIPTORS = 2**20  # if the system knows no limit, or a larger one
+_ENOUGH_DESCRIPTORS = 2**20  # where the system has no limit, or a larger one
 # Parameters of mallopt, from malloc.h, with the environment variable by which a user may set each.
-_HEAP_PARAMETERS: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {
-        "MALLOC_TRIM_THRESHOLD_": (-1, RETURNED_FROM),
-        "MALLOC_MMAP_THRESHOLD_": (-3, RETURNED_FROM),
-        "MALLOC_ARENA_MAX": (-8, 2),
-    }
-)
+_HEAP_PARAMETERS = {
+    "MALLOC_TRIM_THRESHOLD_": (-1, RETURNED_FROM),
+    "MALLOC_MMAP_THRESHOLD_": (-3, RETURNED_FROM),
+    "MALLOC_ARENA_MAX": (-8, 2),
+}
 
 logger = logging.getLogger(__name__)
 
 
 def usable_cores(root: Path = _ROOT) -> int:
-    """Cores to plan compute threads for, at least 1.
-
-    A fraction is rounded down: with a quota of 1.5 the event loop runs on the half that is left over, and a second
-    compute thread would have the kernel stop the whole process for a quarter of the time.
-    """
+    """Cores to plan compute threads for, at least 1. The event loop runs on the fraction that is rounded off."""
     return max(1, math.floor(core_limit(root)))
 
 
@@ -68,46 +59,38 @@ def core_limit(root: Path = _ROOT) -> float:
 
 
 def cgroup_quota(root: Path = _ROOT) -> float | None:
-    """CPU quota in cores: the least from this process's cgroup up to the mount; None if none is set.
-
-    Args:
-        root: the directory that holds `proc` and `sys`, other than `/` in tests only.
-    """
+    """CPU quota in cores: the least from this process's cgroup up to the mount; None if none is set."""
     quotas = []
     for version, directory in cgroup_directories(root, "cpu"):
         if version == 2:  # `cpu.max` holds quota and period in microseconds, or `max` and a period
-            fields = (_read_text(directory / "cpu.max") or "").split()
-            quota, period = map(_number, fields) if len(fields) == 2 else (None, None)
+            quota, period = map(_number, (_read_text(directory / "cpu.max") or "max max").split())
         else:  # -1 is no quota
             quota = _number(_read_text(directory / "cpu.cfs_quota_us"))
             period = _number(_read_text(directory / "cpu.cfs_period_us"))
-        if quota and period and quota > 0 and period > 0:
+        if quota and period and quota > 0:
             quotas.append(quota / period)
     return min(quotas, default=None)
 
 
 def memory_limit(root: Path = _ROOT) -> int | None:
-    """Bytes that this process may use: its cgroup's limit or the machine's; None if the system does not say.
-
-    Args:
-        root: the directory that holds `proc` and `sys`, other than `/` in tests only.
-    """
+    """Bytes that this process may use: its cgroup's limit or the machine's; None if the system does not say."""
     files = [directory / _MEMORY_FILES[version] for version, directory in cgroup_directories(root, "memory")]
     limits = [limit for file in files if (limit := _number(_read_text(file))) is not None]
-    for line in (_read_text(root / "proc/meminfo") or "").splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemTotal":
-            limits.append(int(value.split()[0]) * 1024)
+    if "MemTotal" in (found := _read_kilobytes(root / "proc/meminfo")):
+        limits.append(1024 * found["MemTotal"])
     return min(limits, default=None)
 
 
 def anonymous_memory() -> float:
     """Resident bytes of this process that no file backs; NaN if the system does not say."""
-    lines = (_read_text(_ROOT / "proc/self/status") or "").splitlines()
-    found = dict(line.split(":", 1) for line in lines if ":" in line)
-    if "RssAnon" not in found:
-        return math.nan
-    return sum(1024.0 * int(found[name].split()[0]) for name in ("RssAnon", "RssShmem"))
+    found = _read_kilobytes(_ROOT / "proc/self/status")
+    return 1024.0 * (found["RssAnon"] + found["RssShmem"]) if "RssAnon" in found else math.nan
+
+
+def _read_kilobytes(path: Path) -> dict[str, int]:
+    """The lines `NAME: NUMBER kB` of a file of the kernel."""
+    lines = (line.split() for line in (_read_text(path) or "").splitlines())
+    return {line[0].removesuffix(":"): int(line[1]) for line in lines if line[2:] == ["kB"]}
 
 
 def cgroup_directories(root: Path, controller: Controller) -> Iterator[tuple[Literal[1, 2], Path]]:
@@ -117,14 +100,14 @@ def cgroup_directories(root: Path, controller: Controller) -> Iterator[tuple[Lit
     mount itself is always among them. Some of the directories may not exist.
 
     Args:
-        root: the directory that holds `proc` and `sys`, other than `/` in tests only.
+        root: the directory that holds `proc` and `sys`, `/` but in tests.
         controller: whose limits are asked for.
     """
     for line in (_read_text(root / "proc/self/cgroup") or "").splitlines():
         hierarchy, _, rest = line.partition(":")  # hierarchy:controllers:path, cgroups(7)
         controllers, _, path = rest.partition(":")
         if hierarchy == "0" and not controllers:
-            yield from ((2, directory) for mount in _V2_MOUNTS for directory in _upwards(root / mount, path))
+            yield from ((2, directory) for directory in _upwards(root / _V2_MOUNT, path))
         elif controller in controllers.split(","):
             yield from ((1, found) for mount in _V1_MOUNTS[controller] for found in _upwards(root / mount, path))
 
@@ -154,9 +137,7 @@ def _number(text: str | None) -> int | None:
 def lower_thread_priority(niceness: int) -> None:
     """Adds to the calling thread's nice value, so that the process's other threads go first.
 
-    Linux gives each thread a nice value of its own; elsewhere the call would slow the whole process, so it is not made.
-    It adds, since in a process that is nice already a fixed value could raise the priority, which takes privileges.
-    If a sandbox forbids the call, the service runs on with longer latencies.
+    On Linux only, which gives each thread a nice value of its own. If a sandbox forbids the call, latencies are longer.
     """
     if sys.platform == "linux":
         thread = threading.get_native_id()
@@ -173,42 +154,28 @@ def make_room(connections: int, *, besides: int = 0) -> int:
         connections: wanted; each needs a descriptor.
         besides: connections that are counted apart.
     """
-    needed = connections + besides + _OWN_DESCRIPTORS
-    limit = _raise_descriptor_limit(needed)
-    if limit >= needed:
-        return connections
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit, most = (
+        _ENOUGH_DESCRIPTORS if one == resource.RLIM_INFINITY else min(one, _ENOUGH_DESCRIPTORS) for one in (soft, hard)
+    )
+    if limit < most:  # as far as it goes: clients may come faster than refused ones are closed
+        with contextlib.suppress(OSError, ValueError):  # macOS has one more limit, which is named nowhere
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            limit = most
     fitting = max(1, limit - besides - _OWN_DESCRIPTORS)
+    if fitting >= connections:
+        return connections
     logger.warning(
         "the system allows %d descriptors (ulimit -n): %d connections instead of %d", limit, fitting, connections
     )
     return fitting
 
 
-def _raise_descriptor_limit(needed: int) -> int:
-    """Raises it as far as the system allows: clients may come faster than refused ones are closed."""
-    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    most = max(_ENOUGH_DESCRIPTORS, needed)
-    soft, hard = (
-        most if limit == resource.RLIM_INFINITY else min(limit, most)
-        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
-    )
-    for wanted in (hard, needed):
-        if wanted <= soft:
-            break
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard_limit))
-        except (OSError, ValueError):  # some systems have one more limit, which is named nowhere
-            continue
-        return wanted
-    return soft
-
-
 def bound_heap(chosen: Container[str] = ()) -> bool:
     """Has glibc's heap give free memory back to the system; False for another C library. Call it before threads start.
 
     By default glibc keeps a heap for each thread, up to eight a core, and raises the size from which memory is returned
-    at once to the largest block it ever freed (mallopt(3), M_MMAP_THRESHOLD): after some answers of a few megabytes,
-    freed memory stays with the process. `python -m benchmarks service soak` shows what that comes to.
+    at once to the largest block it ever freed (mallopt(3), M_MMAP_THRESHOLD).
 
     Args:
         chosen: names of environment variables that are set; glibc has already read those that it knows.

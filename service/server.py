@@ -8,6 +8,7 @@ a second one ends it at once.
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import functools
 import logging
 import os
@@ -15,7 +16,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import uvicorn
@@ -23,11 +24,10 @@ import uvicorn
 from service.app import create_app
 from service.errors import ModelNotFound, one_line
 from service.http.access import KeysError
-from service.http.connection import ADMIN_CONNECTIONS, REFUSED_CONNECTIONS, ConnectionLimits, ConnectionSlots
+from service.http.connection import ADMIN_CONNECTIONS, REFUSED_CONNECTIONS, ConnectionSlots
 from service.http.protocol import BoundedProtocol
-from service.http.uvicorn_parts import HttpServer
 from service.listeners import FAILED, StartFailure, address_of, listening
-from service.machine import core_limit, keep_collections_short, make_room, memory_limit
+from service.machine import keep_collections_short, make_room
 from service.models import ServedModel
 from service.observability.stages import BatchRecord, TracingUnavailable, open_tracing
 from service.runner import Runner
@@ -58,7 +58,7 @@ def serve(settings: Settings, load: Load | None = None) -> int:
         The exit code: 0 after a graceful end, 1 after a forced one.
 
     Raises:
-        StartFailure: the port is taken, the model does not load, or no thread or descriptor is left.
+        StartFailure: the port is taken, or the model does not load.
     """
     with listening(settings) as (resolved, listeners):
         return Server(resolved, Readiness(), load or load_runner, address_of(listeners[0])).run_to_end(listeners)
@@ -69,7 +69,7 @@ def load_runner(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> 
     return Runner.load(settings.model, settings, on_batch=on_batch)
 
 
-class Server(HttpServer):
+class Server(uvicorn.Server):
     """uvicorn's server with a loading phase before, and a draining phase after, its own life.
 
     Attributes:
@@ -79,7 +79,7 @@ class Server(HttpServer):
     Args:
         settings: everything that can be set.
         readiness: of the process.
-        load: makes the runner, on a thread.
+        load: makes the runner.
         address: where clients reach it, for the log.
 
     Raises:
@@ -94,15 +94,9 @@ class Server(HttpServer):
             raise StartFailure(str(error)) from error
         besides = REFUSED_CONNECTIONS + (0 if settings.admin_port is None else ADMIN_CONNECTIONS)
         self.slots = ConnectionSlots(make_room(settings.max_connections, besides=besides), settings.admin_port)
-        self._limits = ConnectionLimits(
-            max_header_bytes=settings.max_header_bytes,
-            receive_timeout=settings.receive_timeout,
-            send_timeout=settings.send_timeout,
-            min_send_rate=settings.min_send_rate,
-        )
         protocol = functools.partial(
             BoundedProtocol,
-            limits=self._limits,
+            settings=settings,
             slots=self.slots,
             early=self._services.early_refusals,
             on_refused=self._services.metrics.count_refusal,
@@ -126,7 +120,6 @@ class Server(HttpServer):
         self.settings = settings
         self._load = load
         self._address = address
-        self._services.metrics.set_limits(cores=core_limit(), memory_bytes=memory_limit())
         self._loader: threading.Thread | None = None
         self._services.models.load = self._load_model
         for model in self._services.models:
@@ -138,17 +131,23 @@ class Server(HttpServer):
         self.failure: StartFailure | None = None
         self.was_forced = False
 
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Installs nothing: uvicorn would end the process with the signal's own code, and we end it with 0."""
+        yield
+
+    @property
+    def connections(self) -> list[Any]:
+        """The protocol of every open connection."""
+        return list(self.server_state.connections)
+
     def run_to_end(self, listeners: list[socket.socket]) -> int:
         """Runs until it ends; returns the exit code.
 
         Raises:
-            StartFailure: the model does not load, or no thread or descriptor is left.
+            StartFailure: the model does not load.
         """
-        try:
-            self.run(sockets=listeners)
-        except (OSError, RuntimeError) as error:  # no descriptor for the loop, or no thread, which it needs to end too
-            logger.error("the server failed", exc_info=error)
-            raise self.failure or StartFailure(f"cannot serve: {one_line(error)}") from error
+        self.run(sockets=listeners)
         if self._tracing is not None:
             self._tracing.close()
         if self.failure is not None:
@@ -169,10 +168,10 @@ class Server(HttpServer):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Closes the port, waits for running requests, then for the workers."""
-        logger.info("closing the port, %d requests are running", len(self.requests))
+        logger.info("closing the port, %d requests are running", len(self.server_state.tasks))
         await super().shutdown(sockets)
-        if self.requests:
-            await asyncio.wait(self.requests, timeout=LAST_ANSWERS_SECONDS)
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=LAST_ANSWERS_SECONDS)
         timeout = 0.0 if self.was_forced else self.settings.shutdown_timeout
         loaded = [model.loaded for model in self._services.models if model.loaded is not None]
         await asyncio.gather(*(asyncio.to_thread(runner.close, timeout) for runner in loaded))
@@ -205,47 +204,51 @@ class Server(HttpServer):
 
     async def _check_connections(self) -> None:
         loop = asyncio.get_running_loop()
+        interval = min(1.0, self.settings.receive_timeout / 4, self.settings.send_timeout / 4)  # close enough to each
         while True:
-            await asyncio.sleep(self._limits.check_interval)
-            self._check_each(loop.time())
+            await asyncio.sleep(interval)
             self._services.early_refusals.report()
-
-    def _check_each(self, now: float) -> None:
-        """Not in the loop above, which would hold on to the last connection of all until the next one comes."""
-        for connection in self.connections:
-            try:
-                connection.enforce_timeouts(now)
-            except Exception:  # the timeouts of all others go on
-                logger.exception("a connection's timeouts failed; it is closed")
-                connection.transport.abort()
+            for connection in self.connections:
+                try:
+                    connection.enforce_timeouts(loop.time())
+                except Exception:  # the timeouts of all others go on
+                    logger.exception("a connection's timeouts failed; it is closed")
+                    connection.transport.abort()
 
     def _cut_stalled(self) -> None:
         """Cuts off the client that has read nothing for longest, whose answer occupies the bytes of others'."""
-        if stalled := self._held_up(lambda one: one.stalled_since):
-            logger.info("no room for answers: the client that has read nothing for longest is cut off")
-            min(stalled, key=lambda one: float(one.stalled_since)).transport.abort()
+        what = "answers: the client that has read nothing for longest is cut off"
+        for one in self._held_up("stalled_since", what)[:1]:
+            one.transport.abort()
 
     def _cut_slow_sender(self) -> None:
         """Refuses the largest body that does not end: clients that send no more would keep all others out."""
-        if senders := self._held_up(lambda one: one.sending_since):
-            logger.info("no room for request bodies: the largest of those that do not end is refused")
+        senders = self._held_up("sending_since", "request bodies: the largest of those that do not end is refused")
+        if senders:
             max(senders, key=lambda one: int(one.body_bytes)).refuse_body()
 
     def _cut_unused(self) -> None:
         """Closes connections that have waited longest for a request: clients that hold all would keep others out."""
-        if unused := self._held_up(lambda one: one.unused_since):
-            logger.info("no room for connections: those that have waited longest for a request are closed")
-            for one in sorted(unused, key=lambda one: float(one.unused_since))[:CUT_CONNECTIONS]:
-                one.transport.close()
+        what = "connections: those that have waited longest for a request are closed"
+        for one in self._held_up("unused_since", what)[:CUT_CONNECTIONS]:
+            one.transport.close()
 
-    def _held_up(self, since: Callable[[Any], float | None]) -> list[Any]:
-        """The connections that have been in a state for too long; none if somebody has just looked."""
+    def _held_up(self, since: str, what: str) -> list[Any]:
+        """The connections that have been in a state for too long, the longest first; none if somebody has just looked.
+
+        Args:
+            since: the property that says since when.
+            what: there is no room for, and what is done, for the log.
+        """
         now = asyncio.get_running_loop().time()
         if now < self._next_cut:
             return []
         self._next_cut = now + CUT_INTERVAL
-        limit = now - STALLED_SECONDS
-        return [one for one in self.connections if (start := since(one)) is not None and start <= limit]
+        starts = {one: getattr(one, since) for one in self.connections}
+        found = [one for one, start in starts.items() if start is not None and start <= now - STALLED_SECONDS]
+        if found:
+            logger.info("no room for %s", what)
+        return sorted(found, key=lambda one: float(starts[one]))
 
     async def _become_ready(self) -> None:
         """Loads the models, one after the other. If none loads the process ends, since it could never serve."""
@@ -285,7 +288,15 @@ class Server(HttpServer):
             except ValueError:
                 await asyncio.to_thread(runner.close, 0.0)
                 raise
-            self._report(runner, labels, seconds)
+            runtime = runner.runtime
+            details = {
+                "computes_in": runtime.computes_in or runner.manifest.precision,
+                "instructions": runtime.instructions,
+                "workers": runtime.workers,
+                "intra_op_threads": runtime.intra_op_threads,
+                "load_s": round(seconds, 3),
+            }
+            logger.info("model loaded", extra={"fields": {**labels, **details}})
         except Exception as error:
             logger.debug("loading failed", exc_info=error)
             model.failure = f"cannot load {model.directory}: {one_line(error)}"
@@ -305,17 +316,6 @@ class Server(HttpServer):
         self._loader = threading.Thread(target=load, name="load", daemon=True)
         self._loader.start()
         return await asyncio.wrap_future(loaded)
-
-    def _report(self, runner: Runner, labels: Mapping[str, str], load_seconds: float) -> None:
-        manifest, runtime = runner.manifest, runner.runtime
-        details = {
-            "computes_in": runtime.computes_in or manifest.precision,
-            "instructions": runtime.instructions,
-            "workers": runtime.workers,
-            "intra_op_threads": runtime.intra_op_threads,
-            "load_s": round(load_seconds, 3),
-        }
-        logger.info("model loaded", extra={"fields": {**labels, **details}})
 
     def _on_signal(self) -> None:
         if self.readiness.is_draining:

@@ -1,8 +1,4 @@
-"""What routes share: settings, readiness, metrics, budgets. One object an app, none global.
-
-Readiness says whether the process takes traffic: starting, ready, then draining; never back. It knows the models, and
-the processes behind the same port. It does not know probes or signals.
-"""
+"""What routes share: settings, readiness, metrics, budgets. One object an app, none global."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -40,7 +36,7 @@ class ProcessGroup:
 
 
 class Readiness:
-    """The one place that says whether traffic should come. Changed on the event loop only.
+    """The one place that says whether traffic should come: starting, ready, then draining; never back.
 
     Attributes:
         group: the other processes behind the same port. Probes are answered for all.
@@ -72,7 +68,7 @@ class Readiness:
         return self._state == "ready" and self.models.is_alive()
 
     def is_alive(self) -> bool:
-        """Whether the workers of this process answer, once there are any."""
+        """Whether the workers of this process answer; while it loads or drains they are not asked."""
         return self._state != "ready" or (self.models.is_alive() and self.models.are_all_alive())
 
     def check_ready(self) -> None:
@@ -89,11 +85,10 @@ class Readiness:
         self.group.check_ready()
 
     def check_alive(self) -> None:
-        """What `/healthz` answers: the event loop does by answering, the workers are asked once there are any.
+        """What `/healthz` answers.
 
         Raises:
-            NotReady: a worker hangs or is gone permanently, here or in another process. While draining workers come to
-                their end and are not asked.
+            NotReady: a worker hangs, here or in another process.
         """
         if not self.is_alive():
             raise NotReady("the workers do not answer")
@@ -148,7 +143,10 @@ def choose_model(request: Request, name: str | None, is_exact: bool = False) -> 
     model = services.models.find(name) if is_exact and name is not None else services.models.choose(name)
     if model is not services.model:
         services = request.scope[SERVICES_KEY] = replace(services, model=model)
-    context_of(request.scope).use(model)
+    context = context_of(request.scope)
+    context.model = model.name
+    model.enter()
+    context.at_end.append(model.leave)
     return services
 
 
@@ -171,10 +169,5 @@ def refuse_early(services: Services, context: RequestContext) -> None:
     Raises:
         Overloaded: it would have to wait too long.
     """
-    if not services.models.are_several:
-        return
-    if refusal := services.runner().early_refusal(expected_tokens(context.headers)):
-        try:
-            raise refusal
-        finally:
-            del refusal  # it holds this frame: no cycle is left for a collection of garbage
+    if services.models.are_several and (refusal := services.runner().early_refusal(expected_tokens(context.headers))):
+        raise refusal

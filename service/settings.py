@@ -224,13 +224,11 @@ def cli_source(kind: type[Settings], program: str) -> CliSettingsSource[Argument
 class _Models(Action):
     """The arguments without a flag: the first one is `--model`, the others are `--more-models`."""
 
-    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, _name: str | None = None) -> None:
+    def __call__(self, _parser: ArgumentParser, namespace: Namespace, values: Any, _name: str | None = None) -> None:
         """Puts them where the flags would."""
         if values:
             namespace.model = values[0]
         if values[1:]:
-            if any("," in value for value in values):
-                parser.error("a model's name or directory holds a comma")
             namespace.more_models = ",".join(values[1:])
 
 
@@ -278,17 +276,13 @@ def misspelt_variables(names: Iterable[str]) -> dict[str, str | None]:
     They are reported, not refused: Kubernetes sets POLYHEAD_SERVICE_HOST and the like for a service named polyhead.
     """
     known = [*(field.upper() for field in Settings.model_fields), "CACHE"]  # the last is the command line's
-    given = [name for name in names if name.upper().startswith(ENVIRONMENT_PREFIX)]  # read whatever their case
-    return {
-        name: _nearest(short, known)
-        for name in sorted(given)
-        if (short := name.upper().removeprefix(ENVIRONMENT_PREFIX)) not in known
-    }
-
-
-def _nearest(name: str, known: Sequence[str]) -> str | None:
-    matches = difflib.get_close_matches(name, known, n=1)
-    return ENVIRONMENT_PREFIX + matches[0] if matches else None
+    found: dict[str, str | None] = {}
+    for name in sorted(names):
+        prefix, _, short = name.upper().partition("_")  # read whatever its case
+        if f"{prefix}_" == ENVIRONMENT_PREFIX and short not in known:
+            nearest = difflib.get_close_matches(short, known, n=1)
+            found[name] = ENVIRONMENT_PREFIX + nearest[0] if nearest else None
+    return found
 
 
 def _own_name(directory: Path) -> str:
@@ -306,12 +300,11 @@ def _one_line(error: ValidationError) -> str:
         if not problem["loc"]:
             problems.append(message)
             continue
-        name = str(problem["loc"][0])
+        name, got = str(problem["loc"][0]), f", got {problem['input']!r}"
         if problem["type"] == "missing":
-            message = f"required: {Settings.model_fields[name].description}"
+            message, got = f"required: {Settings.model_fields[name].description}", ""
         if problem["type"] == "string_pattern_mismatch":
             message = f"expected {Settings.model_fields[name].description}"
-        is_secret = name in _SECRETS
-        got = "" if problem["type"] == "missing" or is_secret else f", got {problem['input']!r}"
+        got = "" if name in _SECRETS else got
         problems.append(f"--{_flag(name)} ({ENVIRONMENT_PREFIX}{name.upper()}): {message}{got}")
     return "; ".join(problems)

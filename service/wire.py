@@ -106,14 +106,15 @@ INFERENCE_PROTOCOL = ErrorShape(InferenceFailure, lambda error: {"error": error.
 COHERE = ErrorShape(CohereFailure, lambda error: {"message": error.message})
 
 
-def validate_value(model: type[M], value: Any) -> M:
-    """Validates a value that is parsed already.
+def validate(model: type[M], value: Any) -> M:
+    """Validates a body: bytes of JSON, or a value that is parsed already.
 
     Raises:
+        MalformedBody: the bytes are not JSON.
         Invalid: the model does not take it. The message never holds a value that was sent.
     """
     try:
-        return model.model_validate(value)
+        return model.model_validate_json(value) if isinstance(value, bytes) else model.model_validate(value)
     except ValidationError as error:
         raise explain_validation(error, model) from None
 

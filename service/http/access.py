@@ -12,14 +12,13 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope, Send
 
 from service.context import RequestContext
 from service.errors import MalformedRequest, NotFound, Unauthorized
 from service.http.route import Route
 
 SHORTEST_KEY = 16  # characters; shorter ones can be guessed
-LARGEST_FILE = 2**20  # bytes
 RELOAD_INTERVAL = 1.0  # seconds between two looks at the file's date
 
 # A name or an address, and a port (RFC 9110, 7.2); the name's labels are not empty, but for one at its end.
@@ -35,10 +34,8 @@ class KeysError(ValueError):
 class KeyRing:
     """The API keys that are accepted now.
 
-    A route needs a key unless its declaration says otherwise, and so does a path without a route. Keys are kept and
-    looked up as SHA-256 digests: how long a look-up takes depends on the digest, from which no one can guess a key. The
-    file is read again when it changes, so that keys can be rotated: add the new one, move the clients, take the old one
-    out.
+    They are kept and looked up as SHA-256 digests: how long a look-up takes depends on the digest, from which no one
+    can guess a key.
 
     Args:
         keys: given once.
@@ -50,18 +47,13 @@ class KeyRing:
     """
 
     def __init__(self, keys: Sequence[str] = (), file: Path | None = None) -> None:
-        self._given = frozenset(_hash(_checked(key, "the keys given")) for key in keys)
+        self._given = frozenset(_digest(key, "the keys given") for key in keys)
         self._file = file
         self._version: tuple[int, int, int] | None = None
         self._from_file: frozenset[bytes] = frozenset()
         if file is not None:
-            self._version, self._from_file = _read(file)
-        self._next_reload = time.monotonic() + RELOAD_INTERVAL
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether there are keys at all; without any, everybody may ask."""
-        return bool(self._given) or self._file is not None
+            self._read_changes(file)
+        self._next_look = time.monotonic() + RELOAD_INTERVAL
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
         """Checks that a request has a known key; without any keys every request passes.
@@ -73,72 +65,48 @@ class KeyRing:
         Raises:
             Unauthorized: no key, or none that is known.
         """
-        if not self.is_needed:
+        if not self._given and self._file is None:
             return
-        presented = _presented(headers)
+        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+        bearer = token.strip() if scheme.lower() == b"bearer" else b""
+        presented = [key for key in (bearer, headers.get(b"x-api-key", b"")) if key]
         if not presented:
             raise Unauthorized("no API key: send one as Authorization: Bearer KEY or X-API-Key", param="Authorization")
-        self._reload()
+        if self._file is not None and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + RELOAD_INTERVAL
+            try:
+                self._read_changes(self._file)
+            except KeysError as error:
+                logger.error("API keys stay as they were: %s", error)
         digests = {hashlib.sha256(key).digest() for key in presented}
         if digests.isdisjoint(self._given) and digests.isdisjoint(self._from_file):
             raise Unauthorized("the API key is not known", param="Authorization")
 
-    def _reload(self) -> None:
-        """Reads the file again if it has changed."""
-        now = time.monotonic()
-        if self._file is None or now < self._next_reload:
-            return
-        self._next_reload = now + RELOAD_INTERVAL
+    def _read_changes(self, file: Path) -> None:
+        """Reads the file if it has changed, or if a symbolic link points at another one, as Kubernetes's do."""
         try:
-            if self._version != _version(self._file):
-                if not self._file.is_file():  # to read from a pipe would wait for who writes to it
-                    raise KeysError(f"{self._file} is no file any more")
-                self._version, self._from_file = _read(self._file)
-                logger.info("API keys read again: %d", len(self._from_file))
-        except (KeysError, OSError) as error:
-            logger.error("API keys stay as they were: %s", error)
+            status = file.stat()
+            version = status.st_ino, status.st_size, status.st_mtime_ns
+            if version == self._version:
+                return
+            lines = [line.strip() for line in file.read_bytes().decode("utf-8-sig", "replace").splitlines()]
+        except OSError as error:
+            raise KeysError(f"cannot read the API keys in {file}: {error.strerror}") from error
+        keys = frozenset(_digest(line, str(file)) for line in lines if line and not line.startswith("#"))
+        if not keys:
+            raise KeysError(f"{file} holds no API key: expected one a line")
+        if self._version is not None:
+            logger.info("API keys read again: %d", len(keys))
+        self._version, self._from_file = version, keys
 
 
-def _presented(headers: Mapping[bytes, bytes]) -> list[bytes]:
-    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-    bearer = token.strip() if scheme.lower() == b"bearer" else b""
-    return [key for key in (bearer, headers.get(b"x-api-key", b"")) if key]
-
-
-def _read(file: Path) -> tuple[tuple[int, int, int], frozenset[bytes]]:
-    """What a file is like, and the digests of its keys."""
-    try:
-        version = _version(file)
-        with file.open("rb") as opened:
-            content = opened.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise KeysError(f"cannot read the API keys in {file}: {error.strerror}") from error
-    if len(content) > LARGEST_FILE:
-        raise KeysError(f"{file} is larger than {LARGEST_FILE} bytes: expected API keys, one a line")
-    lines = [line.strip() for line in content.decode("utf-8-sig", "replace").splitlines()]
-    keys = [_checked(line, str(file)) for line in lines if line and not line.startswith("#")]
-    if not keys:
-        raise KeysError(f"{file} holds no API key: expected one a line")
-    return version, frozenset(map(_hash, keys))
-
-
-def _checked(key: str, place: str) -> str:
+def _digest(key: str, place: str) -> bytes:
     if len(key) < SHORTEST_KEY or not key.isascii() or not key.isprintable() or " " in key:
         raise KeysError(
             f"an API key in {place} cannot be used: expected at least {SHORTEST_KEY} printable ASCII characters "
             "without spaces, for example from `openssl rand -hex 32`"
         )
-    return key
-
-
-def _hash(key: str) -> bytes:
     return hashlib.sha256(key.encode("ascii")).digest()
-
-
-def _version(file: Path) -> tuple[int, int, int]:
-    """Changes with the file, also when a symbolic link is pointed at another file, as Kubernetes does."""
-    status = file.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class HostAndPortPolicy:
@@ -184,8 +152,8 @@ class HostAndPortPolicy:
 class CrossOriginPolicy:
     """Lets pages of some origins call the API from a browser (CORS), by starlette's rules.
 
-    Starlette's middleware would answer preflights before any other check. Here its parts are called from our
-    middleware, so that a preflight is checked, logged and counted as every request is.
+    Parts of starlette's middleware are called from ours, so that a preflight is checked, logged and counted as every
+    request is.
 
     Args:
         origins: as browsers write them, or `*`.
@@ -195,7 +163,7 @@ class CrossOriginPolicy:
 
     def __init__(self, origins: Sequence[str], methods: Sequence[str], exposed: Sequence[str]) -> None:
         self._cors = CORSMiddleware(
-            _no_app,
+            None,  # type: ignore[arg-type]  # only its parts are used, it wraps nothing
             allow_origins=origins,
             allow_methods=methods,
             allow_headers=("*",),  # clients add headers of their own, and keys are in headers, not in cookies
@@ -215,7 +183,3 @@ def is_preflight(context: RequestContext) -> bool:
     """Whether a browser asks, before it sends a page's request, if it may."""
     headers = context.headers
     return context.method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
-
-
-async def _no_app(_scope: Scope, _receive: Receive, _send: Send) -> None:
-    raise NotImplementedError("only the parts of CORSMiddleware are used, it wraps nothing")

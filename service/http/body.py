@@ -1,4 +1,4 @@
-"""Request bodies: bounded while they are read, checked for how much they hold, then validated by pydantic.
+"""Request bodies: bounded while they are read, then checked for how much they hold.
 
 Two megabytes of text are parsed in two milliseconds, two megabytes of `[1],[1],...` in 300, and meanwhile the event
 loop is held. So the number of values is bounded before a body is parsed. The checks know no fields.
@@ -7,17 +7,13 @@ loop is held. So the number of values is bounded before a body is parsed. The ch
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
 from starlette.types import Receive
 
 from service.context import Share
 from service.errors import ClientLeft, NotAcceptable, TooLarge, UnsupportedMedia
 from service.http.response import JSON, quality
-from service.wire import explain_validation
 
-M = TypeVar("M", bound=BaseModel)
 CHECKED_BYTES = 16_384  # a smaller body cannot hold enough values to matter
 SPARE = 4096  # values that a request may have besides its inputs: names, options, head masks, spans
 PER_TEXT = 3  # lists and objects, or names, of one input: a pair of two lists, an object with a list of an object
@@ -84,8 +80,7 @@ def _body_too_large(limit: int) -> TooLarge:
 async def check_structure(raw: bytes, *, max_texts: int, max_tokens: int) -> None:
     """Refuses a body with more values than the largest request has, before it is parsed.
 
-    The limits follow from the limits of texts, each of which may be a list, and of tokens: whatever those allow passes,
-    in the form of any API.
+    Whatever the limits of texts, each of which may be a list, and of tokens allow passes, in the form of any API.
 
     Raises:
         TooLarge: more values, lists and objects, or names than that.
@@ -118,20 +113,5 @@ def _count(raw: bytes) -> tuple[int, int, int]:
 
 def _exceeded(counts: tuple[int, int, int], limits: tuple[int, int, int]) -> str | None:
     """What there is too much of, and how much of it is taken; None if all is within its limit."""
-    for count, limit, what in zip(counts, limits, ("values", "lists and objects", "names"), strict=True):
-        if count > limit:
-            return f"more than {limit} {what}"
-    return None
-
-
-def validate(model: type[M], raw: bytes) -> M:
-    """Parses and validates a body.
-
-    Raises:
-        MalformedBody: the body is not JSON.
-        Invalid: it is JSON that the model does not take. The message never holds a value that was sent.
-    """
-    try:
-        return model.model_validate_json(raw)
-    except ValidationError as error:
-        raise explain_validation(error, model) from None
+    table = zip(counts, limits, ("values", "lists and objects", "names"), strict=True)
+    return next((f"more than {limit} {what}" for count, limit, what in table if count > limit), None)

@@ -1,16 +1,14 @@
 """What is known of a connection: its limits, its slot, its current request, and the rules for a request's head."""
 
 import asyncio
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
 
 from service.errors import MalformedRequest, ServiceError, UnsupportedCoding
 from service.http.response import SECURITY_HEADERS, retry_after_seconds
-from service.wire import OURS, ErrorShape
+from service.wire import OURS, ErrorShape, Piece
 
 CONNECTION_KEY = "polyhead.connection"
 ADMIN_CONNECTIONS = 64
@@ -24,31 +22,8 @@ Slot = Literal["first port", "admin port"]
 _TOKEN_BYTES = 5  # of a body with one English sentence, the JSON around it included; 4 to 6 in nine of ten
 _SENTENCE_TOKENS = 32  # of a body that does not say its length
 _LENGTH_DIGITS = 19  # of the largest 64-bit number
-_NO_PATH = re.compile(rb"([a-zA-Z][a-zA-Z0-9+.-]*://[^/?#]+)(\?.*)?")
 _UPGRADE_HEADERS = (b"upgrade", b"http2-settings")  # `Connection` lists them by these names, too
 _REFUSAL_HEADERS = b"".join(b"%s: %s\r\n" % one for one in ((b"content-type", b"application/json"), *SECURITY_HEADERS))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConnectionLimits:
-    """What one client may hold.
-
-    Attributes:
-        max_header_bytes: request line and headers of one request.
-        receive_timeout: seconds from a request's first byte to its last, and from connecting to the first.
-        send_timeout: seconds that an answer may stay unread, plus those that each piece takes at `min_send_rate`.
-        min_send_rate: bytes a second.
-    """
-
-    max_header_bytes: int
-    receive_timeout: float
-    send_timeout: float
-    min_send_rate: int
-
-    @property
-    def check_interval(self) -> float:
-        """Seconds between two looks at every connection: close enough to the shortest limit."""
-        return min(1.0, self.receive_timeout / 4, self.send_timeout / 4)
 
 
 class Connection:
@@ -82,19 +57,65 @@ class Connection:
             self.running.cancel()
 
 
+class AnswerWriter:
+    """Writes an answer's head and body at once: the part of a transport that uvicorn's request cycle uses.
+
+    uvicorn writes the head by itself, and uvloop hands every write to the system at once: two system calls here and two
+    wake-ups at the client for a few kilobytes. So a head is held until its body comes. One object a connection.
+
+    Attributes:
+        close_connection: ends the connection behind an answer.
+    """
+
+    def __init__(self, transport: asyncio.Transport, close_connection: Callable[[], None]) -> None:
+        self._transport = transport
+        self.close_connection = close_connection
+        self._head = b""
+        self._holds_next = False
+
+    def hold_head(self) -> None:
+        """Says that the next write is an answer's head: it waits for the one after it, or for `flush`."""
+        self._holds_next = True
+
+    def write(self, data: Piece) -> None:
+        """Writes a piece of an answer."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.writelines((head, data))
+        elif self._holds_next:
+            self._head, self._holds_next = bytes(data), False
+        else:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Writes a head that no body follows."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def close(self) -> None:
+        """Writes what is held, then closes."""
+        self.flush()
+        self.close_connection()
+
+    def is_closing(self) -> bool:
+        """Whether the transport is closed or about to be."""
+        return self._transport.is_closing()
+
+
 class ConnectionSlots:
     """Open connections of a process: each has a slot, or is refused.
 
     The admin port has slots of its own, so that probes and scrapes get through however many clients the first port has.
 
     Attributes:
-        on_closed: called for each connection that is over; None if no one counts them.
+        on_closed: called for each connection that is over.
         on_idle: given each connection some time after it was answered; None if all of them stay.
         on_full: called for each client of the first port that finds no slot.
     """
 
     def __init__(self, most: int, admin_port: int | None = None) -> None:
-        self.on_closed: Callable[[], None] | None = None
+        self.on_closed: Callable[[], None] = lambda: None
         self.on_idle: Callable[[Any], None] | None = None
         self.on_full: Callable[[], None] = lambda: None
         self._admin_port = admin_port
@@ -168,14 +189,6 @@ def expected_tokens(headers: Mapping[bytes, bytes]) -> int:
     """How many tokens a request has, about, by the length of its body."""
     length = headers.get(b"content-length")
     return _SENTENCE_TOKENS if length is None else max(1, int(length) // _TOKEN_BYTES)
-
-
-def with_path(target: bytes) -> bytes:
-    """A request's target; a URL without a path, as callers of proxies send it, means `/` (RFC 9110, 4.2.3)."""
-    if target.startswith(b"/"):
-        return target
-    found = _NO_PATH.fullmatch(target)
-    return found[1] + b"/" + (found[2] or b"") if found else target
 
 
 def without_upgrade(headers: Headers) -> Iterator[tuple[bytes, bytes]]:

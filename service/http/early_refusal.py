@@ -1,8 +1,7 @@
 """Refuses requests from their head alone while the queue refuses: before a task, a body or a log line of theirs exists.
 
-Under a storm of retries most requests are refused, and what that costs is missing for the others. The first refusal
-takes the usual way, with its own log line. For a second after any refusal the queue is asked as soon as a head is
-there. Such refusals are counted in the metrics, each of them, and logged in sums.
+The first refusal takes the usual way. For a second after any refusal the queue is asked as soon as a head is there.
+Such refusals are counted in the metrics, each of them, and logged in sums.
 """
 
 import logging
@@ -75,7 +74,7 @@ class EarlyRefusals:
     def refuse(
         self,
         method: str,
-        path: str,
+        target: bytes,
         headers: Headers,
         server: Any,
         *,
@@ -83,7 +82,8 @@ class EarlyRefusals:
         keeps_alive: bool,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> EarlyAnswer | None:
-        """The refusal; None for a request that is to take its usual way. `path` is without its query."""
+        """The refusal; None for a request that is to take its usual way."""
+        path = target.partition(b"?")[0].decode("latin-1")  # one that has to be decoded is no route's
         route, _ = self._routes.find(method, path)
         by_name = dict(headers)
         if not route.is_queued or not self._usual_way.isdisjoint(by_name):
@@ -124,9 +124,3 @@ class EarlyRefusals:
         if self._refused:
             refused, self._refused = dict(self._refused), Counter()
             logger.info("requests refused early", extra={"fields": {"refused": refused}})
-
-
-def path_of(target: bytes) -> str | None:
-    """The path of a plain request target; None for one that has to be decoded."""
-    path = target.partition(b"?")[0]
-    return path.decode("ascii") if path.isascii() and b"%" not in path and path.startswith(b"/") else None

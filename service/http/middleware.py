@@ -1,13 +1,13 @@
 """The one layer around all routes: request id, checks, security headers, log line, metrics, trace, clients that leave.
 
-One ASGI callable instead of a stack of them: it costs microseconds, and a request is worth a few milliseconds. It reads
-no bodies; what it needs to know of a route stands in the route's declaration.
+It reads no bodies; what it needs to know of a route stands in the route's declaration.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -33,10 +33,11 @@ OTHER = "other"
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RequestMiddleware:
     """Answers every HTTP request.
 
-    Args:
+    Attributes:
         handlers: of the routes; another one, that refuses, is its own.
         services: what routes share, handed on in the scope.
         is_draining: whether clients are to go elsewhere.
@@ -44,50 +45,36 @@ class RequestMiddleware:
         origins: whose pages may call; None keeps all out.
     """
 
-    def __init__(
-        self,
-        routes: RouteTable,
-        handlers: Mapping[Route, Handler],
-        *,
-        services: object,
-        is_draining: Callable[[], bool],
-        metrics: Metrics,
-        keys: KeyRing,
-        ports: HostAndPortPolicy,
-        early: EarlyRefusals,
-        origins: CrossOriginPolicy | None = None,
-        tracing: "OpenTelemetryTracing | None" = None,
-    ) -> None:
-        self._routes = routes
-        self._handlers = handlers
-        self._services = services
-        self._is_draining = is_draining
-        self._metrics = metrics
-        self._keys = keys
-        self._ports = ports
-        self._early = early
-        self._origins = origins
-        self._tracing = tracing
+    routes: RouteTable
+    handlers: Mapping[Route, Handler]
+    services: object
+    is_draining: Callable[[], bool]
+    metrics: Metrics
+    keys: KeyRing
+    ports: HostAndPortPolicy
+    early: EarlyRefusals
+    origins: CrossOriginPolicy | None = None
+    tracing: "OpenTelemetryTracing | None" = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request; nothing is raised out of here."""
         method = scope["method"]
-        route, scope["path_params"] = self._routes.find(method, scope["path"])
+        route, scope["path_params"] = self.routes.find(method, scope["path"])
         context = RequestContext(
             route.path, method if method in METHODS else OTHER, scope["headers"], route.error_shape
         )
         connection: Connection = scope.get(CONNECTION_KEY) or Connection()
         scope[SCOPE_KEY] = context
-        scope[SERVICES_KEY] = self._services
+        scope[SERVICES_KEY] = self.services
         trace = None
-        if self._tracing is not None and not route.is_probe:
-            trace = self._tracing.start(context)
+        if self.tracing is not None and not route.is_probe:
+            trace = self.tracing.start(context)
             current_trace.set(trace)  # each request has a task, and with it a context, of its own
         send = self._sender(context, connection, send, trace)
-        if self._origins is not None:
-            send = self._origins.sender(scope, send)
+        if self.origins is not None:
+            send = self.origins.sender(scope, send)
         connection.running = asyncio.current_task()
-        self._metrics.in_flight.inc()
+        self.metrics.in_flight.inc()
         try:
             failure = connection.failure or await _failure_of(
                 self._answer(route, scope, receive, send), context, connection
@@ -95,18 +82,18 @@ class RequestMiddleware:
             if failure is not None and not context.status and not context.is_abandoned:
                 await _failure_of(failure_response(failure, context)(scope, receive, send), context, connection)
         finally:
-            self._metrics.in_flight.dec()
+            self.metrics.in_flight.dec()
             self._finish(route, context, trace)
 
     async def _answer(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
         try:
-            self._ports.check(route, scope.get("server"), context.headers.get(b"host"))
-            if self._origins is not None and is_preflight(context):  # browsers send it without a key
-                response = self._origins.preflight_response(scope)
+            self.ports.check(route, scope.get("server"), context.headers.get(b"host"))
+            if self.origins is not None and is_preflight(context):  # browsers send it without a key
+                response = self.origins.preflight_response(scope)
             else:
                 self._check_caller(route, context)
-                response = await self._handlers.get(route, route.endpoint)(Request(scope, receive))
+                response = await self.handlers.get(route, route.endpoint)(Request(scope, receive))
         except ServiceError as error:
             if isinstance(error, InternalError):
                 logger.error("request failed", exc_info=error, extra=_fields(context))
@@ -116,15 +103,10 @@ class RequestMiddleware:
     def _check_caller(self, route: Route, context: RequestContext) -> None:
         """Refuses who has no key, and what the queue would not take: before the body is read, to cost little."""
         if route.needs_key:
-            self._keys.check(context.headers)
-        if route.is_queued:
-            refusal = self._early.refusal_of(expected_tokens(context.headers), 0, 0)
-            if refusal is not None:
-                self._early.note()
-                try:
-                    raise refusal
-                finally:
-                    del refusal  # it holds this frame: no cycle is left for a collection of garbage
+            self.keys.check(context.headers)
+        if route.is_queued and (refusal := self.early.refusal_of(expected_tokens(context.headers), 0, 0)):
+            self.early.note()
+            raise refusal
 
     def _sender(
         self, context: RequestContext, connection: Connection, send: Send, trace: "RequestTrace | None"
@@ -138,7 +120,7 @@ class RequestMiddleware:
                 headers.append((b"x-request-id", context.request_id.encode("ascii")))
                 if trace is not None:
                     headers.extend(trace.headers)
-                if connection.begin_answer() or self._is_draining():
+                if connection.begin_answer() or self.is_draining():
                     headers.append((b"connection", b"close"))
                 await send(message)  # may wait for an earlier answer to be read, and be cancelled there
                 context.status = message["status"]
@@ -151,11 +133,11 @@ class RequestMiddleware:
         return send_with_headers
 
     def _finish(self, route: Route, context: RequestContext, trace: "RequestTrace | None") -> None:
-        context.release()
+        context.end()
         if context.is_abandoned:
             context.status = CLIENT_CLOSED
         seconds = time.monotonic() - context.started
-        self._metrics.observe_context(context, seconds, has_answer=route.is_queued)
+        self.metrics.observe_context(context, seconds, has_answer=route.is_queued)
         if trace is not None:
             trace.finish(context)
         log_request(_line(context, seconds))

@@ -44,11 +44,12 @@ def make_document(routes: Iterable[Route]) -> dict[str, Any]:
         description=DESCRIPTION,
         routes=[_described(route) for route in routes if route.summary],
     )
-    _hoist_definitions(document)
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{}, {"key": []}]  # a key is needed where the process was given keys
     for operations in document["paths"].values():
         for operation in operations.values():
+            for content in operation.get("requestBody", {}).get("content", {}).values():  # of a schema written by hand
+                document["components"]["schemas"].update(content["schema"].pop("$defs", {}))
             for response in operation["responses"].values():
                 for example in response.get("content", {}).get(JSON, {}).get("examples", {}).values():
                     if isinstance(error := example["value"].get("error"), dict):  # other APIs' errors are a text
@@ -90,11 +91,3 @@ def _failure_documents(route: Route) -> dict[int | str, dict[str, Any]]:
         examples = entry["content"][JSON]["examples"]
         examples[error.code] = {"summary": summary, "value": shape.body(error(summary))}
     return documents
-
-
-def _hoist_definitions(document: dict[str, Any]) -> None:
-    """Moves what a schema written by hand defines inside itself to where its references look for it."""
-    for operations in document["paths"].values():
-        for operation in operations.values():
-            for content in operation.get("requestBody", {}).get("content", {}).values():
-                document["components"]["schemas"].update(content["schema"].pop("$defs", {}))

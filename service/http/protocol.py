@@ -2,37 +2,37 @@
 
 uvicorn 0.54 has none of them, and httptools buffers a header of any size. No timer runs a request: the server looks at
 every connection a few times within the shortest limit (`enforce_timeouts`). A client that leaves ends its request. The
-protocol knows connections and tasks, not what requests mean.
+protocol knows connections and tasks, not what requests mean. Of uvicorn's own names it uses some that uvicorn does not
+promise to keep; the tests of this file fail when one of them changes.
 
-Clients that were refused with 429 and ask again at once are slowed down: their connection is read again after a pause
-that grows. The first refusal on a connection holds nothing up: a balancer has other clients behind it. From the second
-in a row on, the next request is read up to 0.1, 0.4, 1.6 seconds later, and so on, never later than the `Retry-After`
-that the client was given. So who waits for that long itself is never held up. Clients refused together are read again
-apart: chance takes up to half of a pause.
+Clients that were refused with 429 and ask again at once are slowed down. From the second refusal in a row on, the next
+request of a connection is read up to 0.1, 0.4, 1.6 seconds later, and so on, never later than the `Retry-After` that
+the client was given. Chance takes up to half of a pause, so that not all come again together.
 """
 
 import asyncio
 import random
 from collections.abc import Callable
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.errors import HeadersTooLarge, MalformedRequest, RequestTimeout, ServiceError, TooManyConnections
 from service.http.connection import (
     CONNECTION_KEY,
+    AnswerWriter,
     Connection,
-    ConnectionLimits,
     ConnectionSlots,
     Slot,
     check_head,
     expected_tokens,
     refusal_bytes,
-    with_path,
     without_upgrade,
 )
-from service.http.early_refusal import EarlyRefusals, path_of
-from service.http.uvicorn_parts import AnswerWriter, HttpProtocol
+from service.http.early_refusal import EarlyRefusals
+from service.settings import Settings
 
 LINGER_SECONDS = 2.0  # how long a refused client may go on sending before it is cut off
 FREE_CHUNKS = 4096  # of a body in chunks; beyond, each has to hold LEAST_CHUNK_BYTES on average
@@ -46,20 +46,28 @@ _CHUNK_MARK_BYTES = 12  # around a chunk: its length and two ends of lines
 Reading = Literal["nothing yet", "head", "body", "between requests"]
 
 
-class BoundedProtocol(HttpProtocol):
-    """One connection. Tells `on_refused` the code of each error that it answers because there is no request to."""
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection. Tells `on_refused` the code of each error that it answers because there is no request to.
+
+    Attributes:
+        answering: the request that is being answered, or was answered last. uvicorn's `cycle` is the one that came in
+            last, which may still wait for its turn in uvicorn's `pipeline`.
+        body_bytes: how much has come of the body that is being read.
+    """
+
+    answering: RequestResponseCycle | None = None
 
     def __init__(
         self,
         *args: Any,
-        limits: ConnectionLimits,
+        settings: Settings,
         slots: ConnectionSlots,
         early: EarlyRefusals,
         on_refused: Callable[[str], None],
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._limits = limits
+        self._settings = settings
         self._slots = slots
         self._early = early
         self._on_refused = on_refused
@@ -70,14 +78,13 @@ class BoundedProtocol(HttpProtocol):
         self._read_deadline: float | None = None  # of the client, for what is written
         self._unread_bytes = 0  # that were written, when somebody looked last
         self._unread_since = 0.0  # their number is this
-        self._send_seconds = limits.send_timeout  # that are left for the current answer
+        self._send_seconds = settings.send_timeout  # that are left for the current answer
         self._close_deadline: float | None = None
         self._discards_input = False
-        self._parse_error: ServiceError | None = None  # why we stopped the parser, if it had no reason of its own
         self._refusal: ServiceError | None = None  # to be written after the current answer
         self._head_bytes = 0  # of headers that are complete
         self._framing_bytes = 0  # received since the request began, without its body and the marks of its chunks
-        self._body_bytes = self._chunks = 0
+        self.body_bytes = self._chunks = 0
         self._is_refused = False  # the request that is being read, from its head
         self._refused_tokens = 0  # of the last request, if it was refused
         self._next_pause = 0.0  # seconds
@@ -100,8 +107,9 @@ class BoundedProtocol(HttpProtocol):
         """Ends what still runs for this client."""
         super().connection_lost(exc)
         self.connection.is_lost = True
-        self.mark_disconnected()
-        self.drop_waiting()
+        if self.answering is not None:  # uvicorn marks the request that came in last
+            self.answering.disconnected = True
+        self.pipeline.clear()
         self._writer.close_connection = self.transport.close  # no longer this object, which is freed at once
         self.connection.begin_answer = lambda: False
         self.connection.cancel()
@@ -113,98 +121,91 @@ class BoundedProtocol(HttpProtocol):
         else:
             self._slots.release(self._slot)
             self._slot = None
-        if self._slots.on_closed is not None:
-            self._slots.on_closed()
-
-    def eof_received(self) -> None:
-        """Begins no more answers: the transport would drop them, and says that it is lost a turn later."""
-        self.connection.is_lost = True
-        if self.answering is not None and not self.answering.response_started:
-            self.mark_disconnected()
+        self._slots.on_closed()
 
     def data_received(self, data: bytes) -> None:
         """Parses what arrived; what a refused client goes on sending is dropped."""
         if self._discards_input:
             return
-        self.stop_idle_timer()
+        self._unset_keepalive_if_required()
         self._framing_bytes += len(data)
+        offer_end = None
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
-            self._decline_upgrade(data[offer.args[0] :])
-        except httptools.HttpParserError:
-            self._refuse(self._parse_error or MalformedRequest("this is no valid HTTP/1.1 request"))
-        else:
-            if self._reading in ("head", "body") and self._framing_bytes > self._limits.max_header_bytes:
-                self._refuse(self._too_large())
-            elif self._reading == "between requests" and not (self.is_answering or self.has_idle_timer):
-                self._waiting_since = self._waiting_since or self.loop.time()  # the bytes began no request
+            offer_end = offer.args[0]
+        except httptools.HttpParserError as error:
+            ours = error.__context__  # that a method of this class raised
+            malformed = MalformedRequest("this is no valid HTTP/1.1 request")
+            self._refuse(ours if isinstance(ours, ServiceError) else malformed)
+            return
+        if offer_end is not None:
+            self._decline_upgrade(data[offer_end:])
+        elif self._reading in ("head", "body") and self._framing_bytes > self._settings.max_header_bytes:
+            self._refuse(self._too_large())
+        elif self._reading == "between requests" and not (self.is_answering or self.timeout_keep_alive_task):
+            self._waiting_since = self._waiting_since or self.loop.time()  # the bytes began no request
 
     def on_message_begin(self) -> None:
         """Hands the connection to the request through its scope, and starts its clock."""
-        if self.requests_waiting >= MOST_PIPELINED:
-            self._abort_parse(MalformedRequest(f"more than {MOST_PIPELINED} requests ahead: wait for answers"))
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise MalformedRequest(f"more than {MOST_PIPELINED} requests ahead: wait for answers")
         super().on_message_begin()
         self.scope[CONNECTION_KEY] = self.connection  # type: ignore[literal-required]  # a key of our own
         self._waiting_since = self.loop.time()
         self._reading = "head"
-        self._head_bytes = self._framing_bytes = self._body_bytes = self._chunks = 0
-
-    def on_url(self, url: bytes) -> None:
-        """Counts the request line."""
-        super().on_url(url)
-        self._count_head(len(url))
+        self._head_bytes = self._framing_bytes = self.body_bytes = self._chunks = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Counts a header; a trailer comes here too, is counted, and is no header of the request (RFC 9110, 6.5.1)."""
+        """Counts a header; a trailer comes here too, and is no header of the request (RFC 9110, 6.5.1)."""
         if self._reading == "head":
             super().on_header(name, value)
-        self._count_head(len(name) + len(value) + 4)
+            self._count_head(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:
         """The head is whole; one with an offer to upgrade comes a second time, without it."""
         if not self.parser.should_upgrade():
-            try:
-                check_head(self.parser.get_http_version(), self.headers)
-            except ServiceError as error:
-                self._abort_parse(error)
-            self.url = with_path(self.url)
+            self._count_head(len(self.url))
+            check_head(self.parser.get_http_version(), self.headers)
             self._reading = "body"
             self._count_framing(-self._head_bytes)
-            is_free = self._pause is None and not self.is_answering and not self.requests_waiting
+            is_free = self._pause is None and not self.is_answering and not self.pipeline
             self._is_refused = is_free and self._early.is_alert and self._refuse_from_head()
             if not self._is_refused:  # it is answered when its turn comes
-                self.expect_100_continue &= self.parser.get_http_version() != "1.0"  # takes it for the answer
                 super().on_headers_complete()
-                self.write_through(self._writer)
+                self.cycle.transport = self._writer  # type: ignore[assignment]  # it has the methods that uvicorn uses
 
     def on_body(self, body: bytes) -> None:
-        """Takes a piece of the body."""
-        super().on_body(body)
-        self._body_bytes += len(body)
+        """Takes a piece of the body; that of a refused request belongs to none."""
+        if self.cycle is not None:
+            super().on_body(body)
+        self.body_bytes += len(body)
         self._count_framing(-len(body))
 
     def on_chunk_header(self) -> None:
         """Counts a chunk: bodies in chunks of one byte hold the event loop."""
         self._chunks += 1
         self._count_framing(-_CHUNK_MARK_BYTES)
-        if self._chunks > FREE_CHUNKS + self._body_bytes // LEAST_CHUNK_BYTES:
-            self._abort_parse(MalformedRequest("the body comes in too many small chunks; send larger ones"))
+        if self._chunks > FREE_CHUNKS + self.body_bytes // LEAST_CHUNK_BYTES:
+            raise MalformedRequest("the body comes in too many small chunks; send larger ones")
 
     def on_message_complete(self) -> None:
         """Stops the request's clock; behind a refused request, waits before the next one is read."""
         if not self.parser.should_upgrade():
-            super().on_message_complete()
+            if self.cycle is not None:
+                super().on_message_complete()
             self._reading, self._waiting_since = "between requests", None
-            if not self.requests_waiting:
+            if not self.pipeline:
                 self.flow.resume_reading()  # stopped behind a large piece; only a reader sees a client leave
         if self._is_refused:
             self._is_refused = False
             self._wait_before_next()
 
-    def on_turn(self) -> None:
-        """Restarts an answer's clock."""
-        self._send_seconds = self._limits.send_timeout
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """Uvicorn calls this when it is a request's turn: the answer's clock starts anew."""
+        self.answering = cycle
+        self._send_seconds = self._settings.send_timeout
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         """Goes on with the next request, or refuses what followed the last one.
@@ -212,7 +213,8 @@ class BoundedProtocol(HttpProtocol):
         A request that was refused on its usual way is waited behind, too; any other answer ends the row of refusals.
         """
         self._writer.flush()
-        self.release_body()
+        if self.answering is not None:
+            self.answering.body.clear()  # that no route asked for: uvicorn keeps it until the next request
         if self._close_deadline is None:
             super().on_response_complete()
             if self._refusal is not None:
@@ -220,7 +222,7 @@ class BoundedProtocol(HttpProtocol):
         if not self.connection.was_refused:
             self._next_pause = 0.0
             self._count_refused(0)
-        elif not (self.is_answering or self.requests_waiting or self._pause is not None):
+        elif not (self.is_answering or self.pipeline or self._pause is not None):
             self._retry_after = LEAST_RETRY_AFTER
             self._count_refused(expected_tokens(dict(self.headers)))
             self._wait_before_next()
@@ -232,7 +234,7 @@ class BoundedProtocol(HttpProtocol):
     def pause_writing(self) -> None:
         """Starts the answer's clock: the client reads more slowly than it is written."""
         super().pause_writing()
-        seconds = self._send_seconds + self.transport.get_write_buffer_size() / self._limits.min_send_rate
+        seconds = self._send_seconds + self.transport.get_write_buffer_size() / self._settings.min_send_rate
         self._read_deadline = self.loop.time() + seconds
 
     def resume_writing(self) -> None:
@@ -243,18 +245,22 @@ class BoundedProtocol(HttpProtocol):
             self._read_deadline = None
 
     @property
+    def is_answering(self) -> bool:
+        """Whether an answer is not written yet."""
+        return self.answering is not None and not self.answering.response_complete
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is under way: no request has begun, and every answer is written."""
-        is_between = self._reading in ("nothing yet", "between requests") and not self.requests_waiting
+        is_between = self._reading in ("nothing yet", "between requests") and not self.pipeline
         is_over = self.transport.is_closing() or self._discards_input
         return is_between and not is_over and not self.is_answering and not self.transport.get_write_buffer_size()
 
     @property
     def unused_since(self) -> float | None:
         """Since when the client holds a slot of the first port without a whole request; None if it has one."""
-        is_between = self._reading in ("nothing yet", "between requests", "head") and not self.requests_waiting
         is_used = self.is_answering or self.transport.is_closing() or self.transport.get_write_buffer_size()
-        if self._slot != "first port" or is_used or not is_between:
+        if self._slot != "first port" or is_used or self._reading == "body" or self.pipeline:
             return None
         return self._answered_at if self._waiting_since is None else self._waiting_since
 
@@ -269,11 +275,6 @@ class BoundedProtocol(HttpProtocol):
         is_current = self._reading == "body" and self.is_answering and self.cycle is self.answering
         return self._waiting_since if is_current else None
 
-    @property
-    def body_bytes(self) -> int:
-        """How much has come of the body that is being read."""
-        return self._body_bytes
-
     def refuse_body(self) -> None:
         """Ends a request whose body takes too long."""
         self._refuse(RequestTimeout("the request's body did not arrive in time"))
@@ -285,7 +286,7 @@ class BoundedProtocol(HttpProtocol):
         size = self.transport.get_write_buffer_size()
         if size != self._unread_bytes:
             self._unread_bytes, self._unread_since = size, now
-        unread = self._limits.send_timeout if size else 0.0  # it has time to read
+        unread = self._settings.send_timeout if size else 0.0  # it has time to read
         deadlines = (self._close_deadline and self._close_deadline + unread, self._read_deadline)
         if any(deadline is not None and now > deadline for deadline in deadlines):
             self.transport.abort()
@@ -293,7 +294,7 @@ class BoundedProtocol(HttpProtocol):
             return
         elif self.flow.read_paused:  # not the client's doing: it may not send
             self._waiting_since = now
-        elif now > self._waiting_since + self._limits.receive_timeout:
+        elif now > self._waiting_since + self._settings.receive_timeout:
             if self._reading in ("nothing yet", "between requests"):
                 self.transport.close()
             elif self._reading == "body":
@@ -307,23 +308,18 @@ class BoundedProtocol(HttpProtocol):
         A client that waits for `100 Continue` and gets an answer instead may send its body or not (RFC 9110, 10.1.1).
         """
         self._writer.hold_head()
-        return self.awaits_continue
+        return self.answering is not None and bool(self.answering.waiting_for_100_continue)
 
     def _count_framing(self, size: int) -> None:
         self._framing_bytes = max(0, self._framing_bytes + size)
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
-        if self._head_bytes > self._limits.max_header_bytes:
-            self._abort_parse(self._too_large())
-
-    def _abort_parse(self, error: ServiceError) -> NoReturn:
-        """Stops the parser; `data_received` answers."""
-        self._parse_error = error
-        raise error
+        if self._head_bytes > self._settings.max_header_bytes:
+            raise self._too_large()
 
     def _too_large(self) -> HeadersTooLarge:
-        return HeadersTooLarge(f"the headers are larger than {self._limits.max_header_bytes} bytes")
+        return HeadersTooLarge(f"the headers are larger than {self._settings.max_header_bytes} bytes")
 
     def _decline_upgrade(self, rest: bytes) -> None:
         """Reads the request again without its offer to upgrade, which RFC 9110 (7.8) lets a server ignore.
@@ -349,7 +345,7 @@ class BoundedProtocol(HttpProtocol):
             self._write_refusal(error)
         elif self._reading != "body" or self.cycle is not self.answering:
             self._refusal = error
-            self.drop_waiting()
+            self.pipeline.clear()
         elif self.cycle.response_started:
             self.transport.close()  # its answer is out: no place for this one
         else:
@@ -370,18 +366,15 @@ class BoundedProtocol(HttpProtocol):
         self._discards_input, self._waiting_since, self._refusal = True, None, None
         self._close_deadline = max(self.loop.time() + LINGER_SECONDS, self._read_deadline or 0.0)
         self.transport.write_eof()
-        self.drop_waiting()
+        self.pipeline.clear()
         self.flow.resume_reading()
 
     def _refuse_from_head(self) -> bool:
         """Writes a refusal where the queue would refuse; whether it did."""
-        path = path_of(self.url)
-        if path is None:
-            return False
         keeps_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         refusal = self._early.refuse(
             self.parser.get_method().decode("ascii"),
-            path,
+            self.url,
             self.headers,
             self.server,
             default_headers=self.server_state.default_headers,
@@ -406,7 +399,8 @@ class BoundedProtocol(HttpProtocol):
         pause = 0.0 if now >= self._may_ask_again else min(self._next_pause, self._retry_after)
         self._next_pause = max(FIRST_PAUSE, PAUSE_GROWTH * pause)
         self._may_ask_again = now + self._retry_after
-        self.start_idle_timer()
+        self._unset_keepalive_if_required()  # else uvicorn, which does not see every request, would set a second timer
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         if pause and not self.transport.is_closing():
             self.flow.pause_reading()
             self._pause = self.loop.call_later(pause * random.uniform(0.5, 1), self._read_again)  # noqa: S311 - no secret

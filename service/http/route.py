@@ -1,7 +1,6 @@
 """What a route is, declared in one place, and the table in which a request finds its route.
 
-Routing, keys, ports, early refusals, failures, CORS, OpenAPI, metrics and tracing all read these declarations; none has
-a list of its own. A new API is a file of declarations and a line in `service.app`.
+A new API is a file of declarations and a line in `service.app`.
 """
 
 import re
@@ -168,10 +167,7 @@ class RouteTable:
 
     Args:
         routes: in the order in which templates with parameters are tried.
-        unmatched: answers paths that none of them has; its own path is the name of such requests in log and metrics.
-
-    Raises:
-        ValueError: two routes have the same method and path.
+        unmatched: answers paths that none of them has.
     """
 
     def __init__(self, routes: Sequence[Route], unmatched: Route) -> None:
@@ -180,9 +176,7 @@ class RouteTable:
         by_path = {path: _by_method(path, routes) for path in dict.fromkeys(route.path for route in routes)}
         self._exact = {path: methods for path, methods in by_path.items() if "{" not in path}
         self._templates: list[tuple[Pattern[str], dict[str, Route]]] = [
-            (re.compile(compile_path(path)[0].pattern, re.DOTALL), methods)  # a parameter may hold a line's end
-            for path, methods in by_path.items()
-            if "{" in path
+            (compile_path(path)[0], methods) for path, methods in by_path.items() if "{" in path
         ]
 
     def __iter__(self) -> Iterator[Route]:
@@ -212,19 +206,15 @@ class RouteTable:
 def _by_method(path: str, routes: Sequence[Route]) -> dict[str, Route]:
     here = [route for route in routes if route.path == path]
     by_method = {method: route for route in here for method in route.methods}
-    if len(by_method) != sum(len(route.methods) for route in here):
-        raise ValueError(f"{path}: expected one route a method, got {[route.method for route in here]}")
-    by_method[_ANY_OTHER] = _refusing_methods(here, sorted(by_method))
-    return by_method
+    return {**by_method, _ANY_OTHER: _refusing_methods(here[0], sorted(by_method))}
 
 
-def _refusing_methods(here: Sequence[Route], allowed: Sequence[str]) -> Route:
+def _refusing_methods(first: Route, allowed: Sequence[str]) -> Route:
     """What answers other methods of a path: 405, to whoever may call the path at all."""
 
     async def refuse(_request: Request) -> NoReturn:
         raise MethodNotAllowed(allowed)
 
-    first = here[0]
     return Route(
         first.method,
         first.path,

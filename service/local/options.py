@@ -18,7 +18,7 @@ from service.requests.schemas import AttentionRequest, EncodeRequest, HeadMask
 from service.requests.scoring import Scoring
 from service.requests.zero_shot import ZeroShotRequest
 from service.tokenization.inputs import Inputs, Truncate, read_inputs, read_pairs
-from service.wire import RequestModel, validate_value
+from service.wire import RequestModel, validate
 
 Integers = Sequence[int] | range | NDArray[np.integer[Any]]
 HeadGates = Sequence[Sequence[float]] | NDArray[Any]
@@ -138,7 +138,7 @@ def read_call(inputs: Any, pairs: Any, options: Mapping[str, Any]) -> tuple[Enco
         raise Invalid.at("inputs", "give either inputs or pairs")
     name, values = ("inputs", inputs) if pairs is None else ("pairs", pairs)
     given = _texts(values, name)
-    request = validate_value(EncodeRequest, {name: given, **_plain_options(options)})
+    request = validate(EncodeRequest, {name: given, **_plain_options(options)})
     if request.encoding_format in {"base64", "float16"}:
         raise Invalid.at(
             "encoding_format",
@@ -159,7 +159,7 @@ def read_score_call(queries: Any, documents: Any, options: Mapping[str, Any]) ->
         Invalid: as for a body that holds the same.
     """
     texts = {"queries": _texts(queries, "queries"), "documents": _texts(documents, "documents")}
-    call = validate_value(ScoreBody, {**texts, **_plain_options(options)})
+    call = validate(ScoreBody, {**texts, **_plain_options(options)})
     given, found = _as_list(call.queries), _as_list(call.documents)
     if len(given) not in {1, len(found)}:
         raise Invalid(
@@ -176,7 +176,7 @@ def read_rerank_call(query: Any, documents: Any, options: Mapping[str, Any]) -> 
         Invalid: as for a body that holds the same.
     """
     texts = {"query": _as_json(query), "documents": _texts(documents, "documents")}
-    call = validate_value(RerankBody, {**texts, **_plain_options(options)})
+    call = validate(RerankBody, {**texts, **_plain_options(options)})
     return replace(_as_scoring([call.query], call, "query"), attention=call.attention), call.top_n
 
 
@@ -205,7 +205,7 @@ def read_zero_shot_call(inputs: Any, labels: Any, options: Mapping[str, Any]) ->
         Invalid: as for a body that holds the same.
     """
     texts = {"inputs": _texts(inputs, "inputs"), "candidate_labels": _texts(labels, "candidate_labels")}
-    return validate_value(ZeroShotBody, {**texts, **_as_json(dict(options))})
+    return validate(ZeroShotBody, {**texts, **_as_json(dict(options))})
 
 
 def read_explain_call(a: str, b: str | None, options: Mapping[str, Any]) -> ExplainRequest:
@@ -214,7 +214,7 @@ def read_explain_call(a: str, b: str | None, options: Mapping[str, Any]) -> Expl
     Raises:
         Invalid: as for a body that holds the same.
     """
-    request = validate_value(ExplainRequest, {"a": _as_json(a), "b": _as_json(b), **_plain_options(options)})
+    request = validate(ExplainRequest, {"a": _as_json(a), "b": _as_json(b), **_plain_options(options)})
     for field, neutral in (("level", "token"), ("top_pairs", None)):
         if getattr(request, field) != neutral:
             raise Invalid.at(field, "an array of all pairs of tokens is returned here; leave it out")

@@ -6,8 +6,6 @@ system refused a call, its reason is written.
 """
 
 import contextlib
-import functools
-import json
 import logging
 import os
 import select
@@ -83,14 +81,12 @@ class JsonHandler(logging.Handler):
 
         A reader that stops reading without going away blocks whoever writes, so no request may do that. In groups,
         since each write lets go of the interpreter, and under load another thread takes it. A process that is killed
-        loses the request lines of its last interval. Without a thread lines are written as before.
+        loses the request lines of its last interval.
         """
         waiting: SimpleQueue[bytes | Event] = SimpleQueue()
         end = Event()
-        writer = Thread(target=self._write_groups, args=(waiting, end, interval), name="log", daemon=True)
-        with contextlib.suppress(RuntimeError):
-            writer.start()
-            self._waiting = waiting
+        Thread(target=self._write_groups, args=(waiting, end, interval), name="log", daemon=True).start()
+        self._waiting = waiting
         try:
             yield
         finally:
@@ -173,10 +169,7 @@ def _head(seconds: float, level: str, logger: str, message: str) -> dict[str, An
 
 
 def _to_json(line: dict[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE)
-    except TypeError:  # a path or a variable that is no UTF-8, which the library writes as escapes
-        return json.dumps(line, default=str).encode() + b"\n"
+    return orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _to_words(line: dict[str, Any]) -> bytes:
@@ -203,7 +196,6 @@ def configure(level: str, stream: IO[bytes] | None = None, *, fields: Mapping[st
 
     Lines below `level` are left out. `fields` of every line say which of several processes writes it.
     """
-    _skip_unused_fields()
     handler = JsonHandler(_standard_error() if stream is None else stream, fields)
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -218,22 +210,9 @@ def _standard_error() -> IO[bytes]:
     return open(sys.stderr.fileno(), "wb", buffering=0, closefd=False)
 
 
-def _skip_unused_fields() -> None:
-    """Halves what a log record costs, by fields that no line has (Python's logging HOWTO, Optimization)."""
-    logging._srcfile = None  # the documented way to look for no callers
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-
-
 def timestamp(seconds: float) -> str:
     """Seconds since 1970 as RFC 3339 in UTC, to the millisecond."""
-    whole, milliseconds = divmod(round(seconds * 1_000_000) // 1000, 1000)
-    return f"{_to_the_second(whole)}.{milliseconds:03}Z"
-
-
-@functools.lru_cache(maxsize=1)
-def _to_the_second(seconds: int) -> str:
-    """Kept for the next line: making it is half of what a line costs."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def describe(error: BaseException) -> dict[str, Any]:

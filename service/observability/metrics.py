@@ -1,8 +1,8 @@
 """What Prometheus scrapes: base units, millisecond-scale buckets, label values from closed sets.
 
-Each app has its own registry. Successes and server errors of every route are there from the start with 0, so that a
-rate over a first error is a number and not a gap; refusals are, by their reason. Under OpenMetrics a
-request's duration carries an exemplar: its trace id where it has one, else its request id. Both are in its log line.
+Successes and server errors of every route, and refusals by their reason, are there from the start with 0: a rate over a
+first error is a number and not a gap. Under OpenMetrics a request's duration carries an exemplar: its trace id where it
+has one, else its request id.
 """
 
 import functools
@@ -14,7 +14,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from service.context import RequestContext
-from service.machine import anonymous_memory
+from service.machine import anonymous_memory, core_limit, memory_limit
 from service.observability.stages import BatchRecord, Stage
 
 # The name of every metric: the registry, the dashboard and the alerts take it from here. A counter's name ends in
@@ -83,17 +83,15 @@ _EXEMPLAR_CHARACTERS = 128  # of names and values together (OpenMetrics 1.0, Exe
 class Metrics:
     """All metrics of one app.
 
+    Args:
+        routes: every (route template, method, status) that has a series from the start.
+        reasons: codes of the errors that are refusals.
+
     Attributes:
         registry: everything, as the library sees it.
     """
 
     def __init__(self, routes: Iterable[tuple[str, str, int]], reasons: Iterable[str]) -> None:
-        """Makes every metric.
-
-        Args:
-            routes: every (route template, method, status) that has a series from the start.
-            reasons: codes of the errors that are refusals.
-        """
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # published without annotations
         self.registry = registry = CollectorRegistry()
         prometheus_client.ProcessCollector(registry=registry)
@@ -121,21 +119,14 @@ class Metrics:
             CALLER_DEADLINES, "Requests answered 504 whose X-Request-Timeout was shorter than ours.", registry=registry
         )
         self._disconnects = Counter(CLIENT_DISCONNECTS, "Clients that left before their answer.", registry=registry)
-        self._add_gauges(registry)
+        gauge = functools.partial(Gauge, registry=registry)
+        self.in_flight = gauge(REQUESTS_IN_FLIGHT, "Requests being answered.")
+        self.ready = gauge(READY, "1 while the process takes traffic, else 0.")
+        gauge(CPU_LIMIT, "Cores that affinity and cgroup leave this process.").set(core_limit())
+        gauge(MEMORY_LIMIT, "Memory that cgroup and machine leave this process.").set(memory_limit() or math.nan)
+        gauge(MEMORY_ANONYMOUS, ANONYMOUS_MEMORY_HELP).set_function(anonymous_memory)
         self._families = _families(registry)
         self._models: dict[str, ModelMetrics] = {}
-
-    def _add_gauges(self, registry: CollectorRegistry) -> None:
-        def gauge(name: str, text: str, start: float = 0) -> Gauge:
-            made = Gauge(name, text, registry=registry)
-            made.set(start)
-            return made
-
-        self.in_flight = gauge(REQUESTS_IN_FLIGHT, "Requests being answered.")
-        self._ready = gauge(READY, "1 while the process takes traffic, else 0.")
-        self._cpu_limit = gauge(CPU_LIMIT, "Cores that affinity and cgroup leave this process.", math.nan)
-        self._memory_limit = gauge(MEMORY_LIMIT, "Memory that cgroup and machine leave this process.", math.nan)
-        gauge(MEMORY_ANONYMOUS, ANONYMOUS_MEMORY_HELP).set_function(anonymous_memory)
 
     def of_model(self, name: str) -> "ModelMetrics":
         """What is counted of one model; made, with all its series, when it is first asked for."""
@@ -148,15 +139,6 @@ class Metrics:
         if self._models.pop(name, None) is not None:
             for family in self._families.values():
                 family.remove_by_labels({"model": name})
-
-    def watch_readiness(self, is_ready: Callable[[], bool]) -> None:
-        """Reads `polyhead_ready` from here at each scrape."""
-        self._ready.set_function(lambda: float(is_ready()))
-
-    def set_limits(self, *, cores: float, memory_bytes: int | None) -> None:
-        """Sets what this process may use; memory is NaN if it is unknown."""
-        self._cpu_limit.set(cores)
-        self._memory_limit.set(math.nan if memory_bytes is None else memory_bytes)
 
     def count_refusal(self, code: str) -> None:
         """Counts a refused request, also one that never became a request."""
@@ -279,19 +261,17 @@ class ModelMetrics:
         self._own[BATCH_PADDING_RATIO].observe(1 - batch.tokens / batch.padded_tokens)
         self._own[PADDING_TOKENS].inc(batch.padded_tokens - batch.tokens)
 
-    def observe_texts(self, lengths: Sequence[int], *, truncated: int) -> None:
-        """Counts the texts of one answered request: their tokens, and how many were cut."""
+    def observe_texts(self, lengths: Sequence[int], *, truncated: int, attention_bytes: int | None = None) -> None:
+        """Counts the texts of one answered request: their tokens, how many were cut, and bytes of attention, if any."""
         self._own[TEXTS].inc(len(lengths))
         self._own[TOKENS].inc(sum(lengths))
         self._own[TRUNCATED_TEXTS].inc(truncated)
         input_tokens = self._own[INPUT_TOKENS]
         for length in lengths:
             input_tokens.observe(length)
-
-    def observe_attention(self, size: int) -> None:
-        """Counts one answer with attention weights, by its bytes of float32."""
-        self._own[ATTENTION_REQUESTS].inc()
-        self._own[ATTENTION_BYTES].inc(size)
+        if attention_bytes is not None:
+            self._own[ATTENTION_REQUESTS].inc()
+            self._own[ATTENTION_BYTES].inc(attention_bytes)
 
     def observe_answer(self, tokens: int, seconds: float) -> None:
         """Counts one good answer, by the tokens of its request."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import add
-from types import MappingProxyType
+from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -36,86 +36,76 @@ def _first(ours: float, _theirs: float) -> float:
     return ours
 
 
-GAUGES: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
-    {
-        names.REQUESTS_IN_FLIGHT: add,
-        names.QUEUE_TEXTS: add,
-        names.QUEUE_TOKENS: add,
-        names.QUEUE_LIMIT_TOKENS: add,  # each process has its share
-        names.QUEUE_OLDEST_AGE: _largest,
-        names.TOKENIZER_QUEUE_CHARACTERS: add,
-        names.EXPLAIN_QUEUE_VECTORS: add,
-        names.READY: _first,  # ready when all are
-        names.MODEL_READY: min,  # of each that serves it
-        names.MODEL_LOAD: _largest,
-        names.WORKERS: add,
-        names.INTRA_OP_THREADS: _largest,
-        names.CPU_LIMIT: _first,  # what the children share
-        names.MEMORY_ANONYMOUS: add,
-        names.MEMORY_LIMIT: _first,
-        names.MODEL_INFO: _largest,
-        names.PROCESSES: _first,
-        "process_virtual_memory_bytes": add,
-        "process_resident_memory_bytes": add,
-        "process_start_time_seconds": _first,
-        "process_open_fds": add,
-        "process_max_fds": add,
-        "python_info": _largest,
-    }
-)
+GAUGES: Mapping[str, Callable[[float, float], float]] = {
+    names.REQUESTS_IN_FLIGHT: add,
+    names.QUEUE_TEXTS: add,
+    names.QUEUE_TOKENS: add,
+    names.QUEUE_LIMIT_TOKENS: add,  # each process has its share
+    names.QUEUE_OLDEST_AGE: _largest,
+    names.TOKENIZER_QUEUE_CHARACTERS: add,
+    names.EXPLAIN_QUEUE_VECTORS: add,
+    names.READY: _first,  # ready when all are
+    names.MODEL_READY: min,  # of each that serves it
+    names.MODEL_LOAD: _largest,
+    names.WORKERS: add,
+    names.INTRA_OP_THREADS: _largest,
+    names.CPU_LIMIT: _first,  # what the children share
+    names.MEMORY_ANONYMOUS: add,
+    names.MEMORY_LIMIT: _first,
+    names.MODEL_INFO: _largest,
+    names.PROCESSES: _first,
+    "process_virtual_memory_bytes": add,
+    "process_resident_memory_bytes": add,
+    "process_start_time_seconds": _first,
+    "process_open_fds": add,
+    "process_max_fds": add,
+    "python_info": _largest,
+}
 
 
 def write_page(accept: str, registry: CollectorRegistry, whole: Snapshot | None = None) -> tuple[bytes, str]:
     """The page and its content type: Prometheus' text format, or OpenMetrics if `accept` names it.
 
-    Takes 20 microseconds a line. Called on a thread: the event loop has no time for a thousand lines. Of several
-    processes `whole`, the metrics of all, is written instead of this one's own.
+    Called on a thread: it takes 20 microseconds a line. Of several processes `whole`, the metrics of all, is written
+    instead of this one's own.
     """
     encode, content_type = choose_encoder(accept)
-    return encode(registry if whole is None else _SnapshotCollector(whole)), content_type
+    return encode(registry if whole is None else SimpleNamespace(collect=lambda: _metrics_of(whole))), content_type
 
 
 class MetricsPages:
-    """The page for each scrape: written a few times a second at most, else the last one, at most a second old.
+    """The page for each scrape: of each form written a few times a second at most, else the last one.
 
     A page costs milliseconds, and with several processes each of them, while anybody may ask for it.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._written: deque[float] = deque(maxlen=PAGES_A_SECOND)
-        self._kept: dict[str, tuple[float, bytes]] = {}  # by content type, with its time
+        self._written: dict[str, deque[float]] = {}  # by content type, the times of the last pages
+        self._pages: dict[str, bytes] = {}
+        self._writing = asyncio.Lock()
 
     async def read(self, accept: str, snapshot: Callable[[], Awaitable[Snapshot | None]]) -> tuple[bytes, str]:
         """The page and its content type; `snapshot` returns the metrics of all processes, None for one alone."""
         accept = _OPEN_METRICS if _OPEN_METRICS in accept else ""  # else a page for each version that is named
-        content_type, now = choose_encoder(accept)[1], time.monotonic()
-        is_often = len(self._written) == PAGES_A_SECOND and now < self._written[0] + 1
-        kept, page = self._kept.get(content_type, (-math.inf, b""))
-        if not is_often or now >= kept + 1:  # whoever asks often for one type keeps no old page of another
-            self._written.append(now)
-            if page:
-                self._kept[content_type] = now, page  # whoever asks until the new one is written is answered this one
-            whole = await snapshot()
-            page, _ = await asyncio.to_thread(write_page, accept, self._registry, whole)
-            self._kept[content_type] = now, page
-        return page, content_type
+        content_type = choose_encoder(accept)[1]
+        async with self._writing:
+            written, now = self._written.setdefault(content_type, deque(maxlen=PAGES_A_SECOND)), time.monotonic()
+            if len(written) < PAGES_A_SECOND or now >= written[0] + 1:
+                whole = await snapshot()
+                self._pages[content_type], _ = await asyncio.to_thread(write_page, accept, self._registry, whole)
+                written.append(now)
+            return self._pages[content_type], content_type
 
 
-class _SnapshotCollector:
-    """A snapshot instead of a registry, for the library to write."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-
-    def collect(self) -> Iterator[Metric]:
-        """The library's own form of each metric."""
-        for found in self._snapshot:
-            metric = Metric(found["name"], found["documentation"], found["type"])
-            for name, labels, value, exemplar in found["samples"]:
-                number = math.nan if value is None else value  # JSON has no NaN
-                metric.samples.append(Sample(name, labels, number, None, Exemplar(*exemplar) if exemplar else None))
-            yield metric
+def _metrics_of(snapshot: Snapshot) -> Iterator[Metric]:
+    """The library's own form of each metric."""
+    for found in snapshot:
+        metric = Metric(found["name"], found["documentation"], found["type"])
+        for name, labels, value, exemplar in found["samples"]:
+            number = math.nan if value is None else value  # JSON has no NaN
+            metric.samples.append(Sample(name, labels, number, None, Exemplar(*exemplar) if exemplar else None))
+        yield metric
 
 
 def take_snapshot(registry: CollectorRegistry) -> Snapshot:

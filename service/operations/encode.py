@@ -44,12 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EncodeResult:
-    """The outcome of a request, before it is written: each API writes it in its own shape.
-
-    Attributes:
-        answer: as `service.answers.answer.build_answer` gives it, arrays still arrays.
-        sizes: of that answer.
-    """
+    """A request's answer as `build_answer` gives it, arrays still arrays, and its sizes."""
 
     answer: dict[str, Any]
     sizes: Sizes
@@ -63,7 +58,10 @@ async def encode(
     Raises:
         ServiceError: whatever keeps it from being answered.
     """
-    _check_encoding(request, as_safetensors=as_safetensors)
+    if request.encoding_format == "float16" and not as_safetensors:
+        raise Invalid.at("encoding_format", '"float16" is for Accept: application/vnd.safetensors; JSON has the others')
+    if request.encoding_format == "base64" and as_safetensors:
+        raise Invalid.at("encoding_format", "base64 is for JSON; a safetensors answer has the others")
     encoded = await run(services, context, request, as_safetensors=as_safetensors)
     with StageTimer(services.model.metrics, "serialize"):
         return await _write(encoded.answer, request, encoded.sizes, as_safetensors=as_safetensors)
@@ -84,7 +82,7 @@ async def run(
 
     Args:
         services: of the app.
-        context: the request's own, for its deadline and its counts.
+        context: the request's own.
         request: what to encode.
         names: what the caller calls `inputs`, for errors.
         as_safetensors: how it will be written, which says what it will hold.
@@ -223,13 +221,6 @@ async def _write(
     return await serialize_in_pieces(answer, floats=sizes.built_from)
 
 
-def _check_encoding(request: EncodeRequest, *, as_safetensors: bool) -> None:
-    if request.encoding_format == "float16" and not as_safetensors:
-        raise Invalid.at("encoding_format", '"float16" is for Accept: application/vnd.safetensors; JSON has the others')
-    if request.encoding_format == "base64" and as_safetensors:
-        raise Invalid.at("encoding_format", "base64 is for JSON; a safetensors answer has the others")
-
-
 def observe_results(metrics: ModelMetrics, results: Sequence[JobResult], decomposed: Decomposed | None = None) -> None:
     """Counts, once a request, what it waited for a worker and for the model, explaining it included."""
     queue = max((result.queue_seconds for result in results), default=0.0)
@@ -248,6 +239,4 @@ def count(
     context.texts = len(lengths)
     context.tokens = sum(lengths)
     context.truncated = sum(item.truncated for item in tokenized)
-    metrics.observe_texts(lengths, truncated=context.truncated)
-    if attention_bytes is not None:
-        metrics.observe_attention(attention_bytes)
+    metrics.observe_texts(lengths, truncated=context.truncated, attention_bytes=attention_bytes)

@@ -8,15 +8,15 @@ The child says
     ready       its model is loaded
     beat        it runs; `is_alive`: whether its workers answer. Four times a second
     closed      `total`: how many connections have ended
-    scrape      it asks for the metrics of all, under a number `id`
-    snapshot    its metrics: under the `id` that it was asked with, or 0 for the last ones
+    scrape      it asks for the metrics of all
+    snapshot    its metrics: asked for, or the last ones
     leave       somebody asked it to end: it wants to be replaced
 
 and the parent
     start       first: what the child is (`Assignment`)
     group       `is_ready` and `is_alive` of all
-    scrape      asks for a snapshot under an `id`
-    snapshot    the metrics of all, under the `id` that it was asked with
+    scrape      asks for a snapshot
+    snapshot    the metrics of all
     leave       hand connections back as soon as nothing is under way on them, then end
     drain       not ready any more, but serve on
     end         no more connections come: finish what is there and end
@@ -25,10 +25,9 @@ and the parent
 import asyncio
 import contextlib
 import errno
-import itertools
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import orjson
@@ -49,8 +48,8 @@ class Assignment:
         settings: its own, of JSON's types.
         cores: that it is tied to; None for all.
         load: where the function is that makes its runner, as `module:name`; None for the service's own.
-        program: what it was started as, for messages.
-        address: where clients reach the service, for the log.
+        program: what the service was started as, for messages.
+        address: where clients reach it, for the log.
     """
 
     index: int
@@ -59,10 +58,6 @@ class Assignment:
     load: str | None
     program: str
     address: str
-
-    def line(self) -> bytes:
-        """As it is sent."""
-        return line_of("start", **asdict(self))
 
     @classmethod
     def read(cls, control: socket.socket) -> Self:
@@ -83,8 +78,7 @@ class Link:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._asked: dict[int, asyncio.Future[Any]] = {}
-        self._ids = itertools.count(1)
+        self._asked: asyncio.Future[Any] | None = None
 
     @classmethod
     async def open(cls, control: socket.socket) -> Self:
@@ -103,29 +97,28 @@ class Link:
             await self._writer.wait_closed()
 
     async def ask_metrics(self) -> Any:
-        """The metrics of the other side, for which somebody has to read its messages; None if it ends before."""
-        number = next(self._ids)
-        answer = self._asked[number] = asyncio.get_running_loop().create_future()
-        self.send("scrape", id=number)
-        try:
-            return await answer
-        finally:
-            del self._asked[number]
+        """The metrics of the other side, for which somebody has to read its messages; None if it ends before.
+
+        Whoever asks while another one waits gets the same.
+        """
+        if self._asked is None:
+            self._asked = asyncio.get_running_loop().create_future()
+            self.send("scrape")
+        return await asyncio.shield(self._asked)
 
     async def messages(self) -> AsyncIterator[Message]:
         """What the other side says, until it ends."""
         while line := await self._next_line():
             message: Message = orjson.loads(line)
             if message["kind"] == "snapshot":
-                self._answer(message["id"], message["metrics"])
+                self._answer(message["metrics"])
             yield message
-        for number in self._asked:
-            self._answer(number, None)
+        self._answer(None)
 
-    def _answer(self, number: int, metrics: Any) -> None:
-        asked = self._asked.get(number)
-        if asked is not None and not asked.done():
-            asked.set_result(metrics)
+    def _answer(self, metrics: Any) -> None:
+        if self._asked is not None:
+            self._asked.set_result(metrics)
+            self._asked = None
 
     async def _next_line(self) -> bytes:
         try:

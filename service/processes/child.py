@@ -5,16 +5,14 @@ first one. The parent decides when it ends.
 """
 
 import asyncio
+import contextlib
 import importlib
 import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from typing import Any, cast
-
-from prometheus_client import CollectorRegistry
 
 from service.errors import NotReady
 from service.listeners import FAILED, StartFailure
@@ -27,7 +25,6 @@ from service.services import ProcessGroup, Readiness
 from service.settings import Settings
 
 LEAVE_INTERVAL = 0.02  # seconds between two looks at the connections that are left
-REPORT_INTERVAL = 0.005  # seconds; connections that end within it are reported together
 SCRAPE_SECONDS = 5.0
 TAKEN_AT_ONCE = 32  # connections; then others have their turn
 
@@ -60,30 +57,36 @@ def _load_of(assignment: Assignment) -> Load:
     return cast(Load, getattr(importlib.import_module(module), name))
 
 
-class ChildServer(Server):
+class ChildServer(Server, ProcessGroup):
     """One of several processes behind one port.
 
     Connections come over one line from the parent, and idle ones go back there; `control` is the line of messages.
     """
 
+    _link: Link
+
     def __init__(
         self, settings: Settings, load: Load, address: str, connections: socket.socket, control: socket.socket
     ) -> None:
-        self._membership = Membership(control)
-        super().__init__(settings, Readiness(self._membership), load, address)
+        super().__init__(settings, Readiness(self), load, address)
         self._registry = self._services.metrics.registry
         self._channel = connections
+        self._control = control
         self._beginning: set[asyncio.Task[None]] = set()
+        self._closed = 0  # connections that have ended
         self._is_leaving = False
-        self.slots.on_closed = self._membership.count_closed
+        self._is_group_ready = False
+        self._is_group_alive = True
+        self.slots.on_closed = self._count_closed
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Takes connections from the parent, then starts to load."""
-        await self._membership.open()
+        self._link = await Link.open(self._control)
         await super().startup(sockets)
         self._channel.setblocking(False)
         asyncio.get_running_loop().add_reader(self._channel, self._take_connections)
-        self.in_background(self._membership.follow(self._registry, self._obey))
+        self._link.send("hello")
+        self.in_background(self._follow())
         self.in_background(self._beat())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -94,127 +97,16 @@ class ChildServer(Server):
             await asyncio.wait(self._beginning)
         asyncio.get_running_loop().remove_reader(self._channel)
         await super().shutdown(sockets)
-        await self._membership.finish(self._registry)
+        await self._send_snapshot()
+        await self._link.finish()
 
     def handle_signals(self) -> None:
         """SIGTERM asks the parent for a replacement."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._membership.say, "leave")
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._link.send, "leave")
 
     def on_ready(self) -> None:
         """Tells the parent, which hands connections to ready processes first."""
-        self._membership.say("ready")
-
-    def _obey(self, order: str) -> None:
-        match order:
-            case "drain":
-                self.readiness.drain()
-            case "end":
-                self.readiness.drain()
-                self.should_exit = True
-            case "leave" if not self._is_leaving:
-                self._is_leaving = True
-                self.in_background(self._leave())
-
-    async def _beat(self) -> None:
-        while True:
-            self._membership.say("beat", is_alive=self.readiness.is_alive())
-            await asyncio.sleep(BEAT_INTERVAL)
-
-    def _take_connections(self) -> bool:
-        """Begins with the connections that the parent has handed on; whether there may be more."""
-        for _ in range(TAKEN_AT_ONCE):
-            try:
-                connection = take_connection(self._channel)
-            except BlockingIOError:
-                return False
-            except OSError:
-                logger.exception("a connection could not be taken")
-                self._membership.count_closed()
-                continue
-            if connection is None:
-                asyncio.get_running_loop().remove_reader(self._channel)
-                return False
-            task = asyncio.get_running_loop().create_task(self._begin(connection))
-            self._beginning.add(task)
-            task.add_done_callback(self._beginning.discard)
-        return True
-
-    async def _begin(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(self.make_protocol, connection)
-        except OSError:  # the client is gone already
-            connection.close()
-            self._membership.count_closed()
-
-    async def _leave(self) -> None:
-        """Hands connections back as they become idle, then ends; those that never do end as at any end."""
-        logger.info("leaving: %d connections go to other processes", len(self.connections))
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self.settings.shutdown_timeout
-        self.slots.on_idle = self._hand_back
-        self._take_connections()
-        while (self.connections or self._beginning) and loop.time() < end:
-            for connection in self.connections:
-                self._hand_back(connection)
-            await asyncio.sleep(LEAVE_INTERVAL)
-        self.readiness.drain()
-        self.should_exit = True
-
-    def _hand_back(self, connection: Any) -> None:
-        """Gives an idle connection to the parent, which has it too then: that it is closed here does not end it."""
-        if not connection.is_idle:
-            return
-        if give_connection(self._channel, connection.transport.get_extra_info("socket").fileno()):
-            connection.transport.abort()
-
-
-class Membership(ProcessGroup):
-    """A child's line to its parent: what it says of itself, and what it is told of all processes together."""
-
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
-        self._link: Link | None = None
-        self._is_group_ready = False
-        self._is_group_alive = True
-        self._closed = 0
-        self._is_report_due = False
-
-    async def open(self) -> None:
-        """Opens the line, on the loop that uses it."""
-        self._link = await Link.open(self._control)
-
-    async def follow(self, registry: CollectorRegistry, on_order: Callable[[str], None]) -> None:
-        """Does what the parent says; its orders are `leave`, `drain` and `end`, and that it is gone means `end`."""
-        assert self._link is not None  # noqa: S101 - opened before
-        self.say("hello")
-        async for message in self._link.messages():
-            match message["kind"]:
-                case "group":
-                    self._is_group_ready, self._is_group_alive = message["is_ready"], message["is_alive"]
-                case "scrape":
-                    await self._send_snapshot(registry, message["id"])
-                case "drain" | "end" | "leave" as order:
-                    on_order(order)
-        on_order("end")
-
-    def say(self, kind: str, **fields: object) -> None:
-        """Tells the parent something, if there is one."""
-        if self._link is not None:
-            self._link.send(kind, **fields)
-
-    async def finish(self, registry: CollectorRegistry) -> None:
-        """Leaves the parent the last metrics."""
-        await self._send_snapshot(registry, 0)
-        if self._link is not None:
-            await self._link.finish()
-
-    def count_closed(self) -> None:
-        """Notes that a connection is over, for the parent to give this process others."""
-        self._closed += 1
-        if not self._is_report_due:
-            self._is_report_due = True
-            asyncio.get_running_loop().call_later(REPORT_INTERVAL, self._report_closed)
+        self._link.send("ready")
 
     def check_ready(self) -> None:
         """Raises `NotReady` unless the parent has said that every process takes traffic."""
@@ -232,21 +124,98 @@ class Membership(ProcessGroup):
         Raises:
             NotReady: the parent does not answer.
         """
-        assert self._link is not None  # noqa: S101 - opened before
+        with contextlib.suppress(TimeoutError):
+            if (found := await asyncio.wait_for(self._link.ask_metrics(), SCRAPE_SECONDS)) is not None:
+                whole: Snapshot = found
+                return whole
+        raise NotReady("the parent process does not answer")
+
+    async def _follow(self) -> None:
+        """Does what the parent says; that it is gone means `end`."""
+        async for message in self._link.messages():
+            match message["kind"]:
+                case "group":
+                    self._is_group_ready, self._is_group_alive = message["is_ready"], message["is_alive"]
+                case "scrape":
+                    await self._send_snapshot()
+                case "drain":
+                    self.readiness.drain()
+                case "end":
+                    self._end()
+                case "leave" if not self._is_leaving:
+                    self._is_leaving = True
+                    self.in_background(self._leave())
+        self._end()
+
+    def _end(self) -> None:
+        self.readiness.drain()
+        self.should_exit = True
+
+    async def _send_snapshot(self) -> None:
+        self._link.send("snapshot", metrics=await asyncio.to_thread(take_snapshot, self._registry))
+
+    def _count_closed(self) -> None:
+        """Says that a connection is over, for the parent to give this process others."""
+        self._closed += 1
+        self._link.send("closed", total=self._closed)
+
+    async def _beat(self) -> None:
+        while True:
+            self._link.send("beat", is_alive=self.readiness.is_alive())
+            await asyncio.sleep(BEAT_INTERVAL)
+
+    def _take_connections(self) -> bool:
+        """Begins with the connections that the parent has handed on; whether there may be more."""
+        for _ in range(TAKEN_AT_ONCE):
+            try:
+                connection = take_connection(self._channel)
+            except BlockingIOError:
+                return False
+            except OSError:
+                logger.exception("a connection could not be taken")
+                self._count_closed()
+                continue
+            if connection is None:
+                asyncio.get_running_loop().remove_reader(self._channel)
+                return False
+            task = asyncio.get_running_loop().create_task(self._begin(connection))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+        return True
+
+    async def _begin(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+
+        def make_protocol() -> asyncio.Protocol:  # as uvicorn's server does for a listener's connections
+            return self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+
         try:
-            found: Snapshot | None = await asyncio.wait_for(self._link.ask_metrics(), SCRAPE_SECONDS)
-        except TimeoutError:
-            found = None
-        if found is None:
-            raise NotReady("the parent process does not answer")
-        return found
+            await asyncio.get_running_loop().connect_accepted_socket(make_protocol, connection)
+        except OSError:  # the client is gone already
+            connection.close()
+            self._count_closed()
 
-    async def _send_snapshot(self, registry: CollectorRegistry, number: int) -> None:
-        self.say("snapshot", id=number, metrics=await asyncio.to_thread(take_snapshot, registry))
+    async def _leave(self) -> None:
+        """Hands connections back as they become idle, then ends; those that never do end as at any end."""
+        logger.info("leaving: %d connections go to other processes", len(self.connections))
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.settings.shutdown_timeout
+        self.slots.on_idle = self._hand_back
+        self._take_connections()
+        while (self.connections or self._beginning) and loop.time() < end:
+            for connection in self.connections:
+                self._hand_back(connection)
+            await asyncio.sleep(LEAVE_INTERVAL)
+        self._end()
 
-    def _report_closed(self) -> None:
-        self._is_report_due = False
-        self.say("closed", total=self._closed)
+    def _hand_back(self, connection: Any) -> None:
+        """Gives an idle connection to the parent, which has it too then: that it is closed here does not end it."""
+        if not connection.is_idle:
+            return
+        if give_connection(self._channel, connection.transport.get_extra_info("socket").fileno()):
+            connection.transport.abort()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import asdict
+from functools import partial
 from typing import Literal, Self
 
 import prometheus_client
@@ -15,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from service.machine import anonymous_memory, core_limit, memory_limit
 from service.observability import metrics as names
 from service.observability.snapshots import Snapshot, merge_snapshots, take_snapshot, totals_of
-from service.processes.channel import Assignment, Link, Message, give_connection, take_connection
+from service.processes.channel import Assignment, Link, Message, give_connection, line_of, take_connection
 
 LATE_LOOKS = 3  # after which new connections go to others: 0.75 s, beside a beat of 0.25 s
 SILENT_LOOKS = 20  # after which a child counts as not answering: 5 s
@@ -77,7 +79,7 @@ class ChildProcess:
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         ours.setblocking(False)
-        control.sendall(assignment.line())
+        control.sendall(line_of("start", **asdict(assignment)))
         return cls(assignment.index, process, ours, await Link.open(control))
 
     @property
@@ -101,14 +103,10 @@ class ChildProcess:
         self.given += is_given
         return is_given
 
-    def order(self, kind: Literal["drain", "leave", "end"]) -> None:
-        """Tells it what to do."""
-        if kind != "drain":
+    def tell(self, kind: Literal["group", "snapshot", "drain", "leave", "end"], **fields: object) -> None:
+        """Sends it a message; after `leave` and `end` it gets no more connections."""
+        if kind in ("leave", "end"):
             self.state = "leaving"
-        self._link.send(kind)
-
-    def tell(self, kind: Literal["group", "snapshot"], **fields: object) -> None:
-        """Tells it how all processes are, or the metrics of all."""
         self._link.send(kind, **fields)
 
     async def update_metrics(self) -> None:
@@ -195,10 +193,7 @@ class Children:
             child.tell("group", is_ready=is_ready, is_alive=is_alive)
 
     def look(self) -> None:
-        """Kills children that no longer answer.
-
-        Looks are counted, not seconds: after the whole machine stood still no child counts as hanging.
-        """
+        """Kills children that no longer answer. Looks are counted, not seconds: the whole machine may stand still."""
         for child in self.all:
             child.silence += child.takes_connections
             if child.silence == HUNG_LOOKS:
@@ -213,10 +208,7 @@ class Children:
 
 
 class ParentMetrics:
-    """The metrics of all: the parent's own, its children's, and the counts of children that ended.
-
-    A child that was killed takes with it what it had counted since somebody last asked; no total that was ever shown
-    falls.
+    """The metrics of all: the parent's own, its children's, and the last counts known of children that ended.
 
     Attributes:
         restarts: children that were started because others died.
@@ -226,12 +218,13 @@ class ParentMetrics:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # published without annotations
         self._registry = CollectorRegistry()
         prometheus_client.ProcessCollector(registry=self._registry)
-        self._gauge(names.PROCESSES, "Processes that serve, without the one that starts them.", processes)
-        self._gauge(names.READY, "1 while all processes take traffic, else 0.").set_function(lambda: float(is_ready()))
-        self._gauge(names.CPU_LIMIT, "Cores that affinity and cgroup leave all processes.", core_limit())
-        self._gauge(names.MEMORY_ANONYMOUS, names.ANONYMOUS_MEMORY_HELP).set_function(anonymous_memory)
-        memory = math.nan if (found := memory_limit()) is None else found
-        self._gauge(names.MEMORY_LIMIT, "Memory that cgroup and machine leave all processes.", memory)
+        gauge = partial(Gauge, registry=self._registry)
+        gauge(names.PROCESSES, "Processes that serve, without the one that starts them.").set(processes)
+        gauge(names.READY, "1 while all processes take traffic, else 0.").set_function(lambda: float(is_ready()))
+        gauge(names.CPU_LIMIT, "Cores that affinity and cgroup leave all processes.").set(core_limit())
+        gauge(names.MEMORY_ANONYMOUS, names.ANONYMOUS_MEMORY_HELP).set_function(anonymous_memory)
+        memory = gauge(names.MEMORY_LIMIT, "Memory that cgroup and machine leave all processes.")
+        memory.set(memory_limit() or math.nan)
         self.restarts = Counter(
             names.PROCESS_RESTARTS,
             "Processes started instead of ones that died. What one counted since the last scrape is lost with it.",
@@ -254,11 +247,6 @@ class ParentMetrics:
         if child.metrics is not None:
             self._ended = merge_snapshots([self._ended, totals_of(child.metrics)])
 
-    def _gauge(self, name: str, text: str, value: float = 0) -> Gauge:
-        made = Gauge(name, text, registry=self._registry)
-        made.set(value)
-        return made
-
 
 ACCEPTED_AT_ONCE = 64  # connections; then others have their turn
 PAUSE_SECONDS = 1.0  # after a failure to accept
@@ -266,11 +254,7 @@ RETRY_SECONDS = 0.01  # for children to take connections again, where none of th
 
 
 class Distributor:
-    """Hands each connection to the child that has the fewest. For one event loop.
-
-    The kernel's own way (`SO_REUSEPORT`) draws a child for each connection: of four clients that stay connected, all
-    draw the same of two children once in eight times. It also resets the connections that wait for a child that ends.
-    """
+    """Hands each connection to the child that has the fewest. For one event loop."""
 
     def __init__(self, listeners: Sequence[socket.socket]) -> None:
         self._listeners = listeners

@@ -30,8 +30,7 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.1, 10.0  # seconds; each delay is twice the one
 
 # One text a request costs an event loop 0.4 to 0.6 ms, and a core of the model 2 (int8) or 4 to 5 ms (fp32); see
 # docs/performance.md. With more cores behind it a loop is what holds the others up.
-CORES_PER_PROCESS = {"int8": 4}
-CORES_PER_PROCESS_OTHERWISE = 10
+INT8_CORES_PER_PROCESS, CORES_PER_PROCESS = 4, 10
 
 _SHARED = ("max_connections", "max_queue_tokens", "max_held_body_bytes", "max_held_answer_bytes")
 _AT_LEAST = {"max_queue_tokens": "max_request_tokens", "max_held_body_bytes": "max_body_bytes"}
@@ -66,14 +65,7 @@ def _place_of(function: object) -> str:
 
 
 class Supervisor:
-    """Keeps processes at work until it is told to end.
-
-    Args:
-        settings: of all together.
-        processes: how many.
-        listeners: where clients come.
-        load, program: as of `Assignment`.
-    """
+    """Keeps processes at work until it is told to end; arguments as of `supervise`, `load` as of `Assignment`."""
 
     def __init__(
         self, settings: Settings, processes: int, listeners: Sequence[socket.socket], load: str | None, program: str
@@ -87,7 +79,6 @@ class Supervisor:
         self._distributor = Distributor(listeners)
         self._metrics = ParentMetrics(processes, self._children.is_ready)
         self._deaths: dict[int, int] = {}
-        self._replacing: set[int] = set()
         self._starting = 0  # processes that the system was asked for and has not given yet
         self._turn = asyncio.Lock()  # of whoever starts processes
         self._background: set[asyncio.Task[None]] = set()
@@ -133,7 +124,7 @@ class Supervisor:
         logger.info("process %d started", index, extra={"fields": {"pid": child.pid, "cores": cores}})
         self._start(self._follow(child))
         if self._children.is_ending:  # it was not there yet when all others were told
-            child.order("end")
+            child.tell("end")
         return child
 
     def _note_end(self) -> None:
@@ -152,15 +143,15 @@ class Supervisor:
                         self._has_been_ready = True
                         logger.info("listening on %s", self._address)
                 case "scrape":
-                    self._start(self._answer_scrape(child, message["id"]))
+                    self._start(self._answer_scrape(child))
                 case "leave" if child is self._children.serving.get(child.index):
                     self._start(self._replace(child.index))
             self._children.tell()
         self._distributor.remove(child)
         self._on_end(child, await child.ended())
 
-    async def _answer_scrape(self, child: ChildProcess, number: int) -> None:
-        child.tell("snapshot", id=number, metrics=await self._metrics.gather(self._children.all))
+    async def _answer_scrape(self, child: ChildProcess) -> None:
+        child.tell("snapshot", metrics=await self._metrics.gather(self._children.all))
 
     def _on_end(self, child: ChildProcess, code: int) -> None:
         self._metrics.keep(child)
@@ -172,7 +163,7 @@ class Supervisor:
             self._note_end()
         elif was_serving and not self._has_been_ready:
             self._give_up("a process ended before all were ready")
-        elif was_serving and child.index not in self._replacing:
+        elif was_serving:
             self._start(self._restart(child.index, child.was_ready))
 
     async def _restart(self, index: int, was_ready: float | None = None) -> None:
@@ -183,7 +174,7 @@ class Supervisor:
             return
         await asyncio.sleep(delay)
         async with self._turn:
-            if self._children.is_ending or index in self._children.serving:  # replaced meanwhile
+            if self._children.is_ending or index in self._children.serving:  # it was replaced meanwhile
                 return
             self._metrics.restarts.inc()
             try:
@@ -202,28 +193,19 @@ class Supervisor:
         async with self._turn:
             if self._children.is_ending:
                 return
-            self._replacing.add(index)
-            new = await self._start_ready(index)
-            self._replacing.discard(index)
-            old = self._children.serving.get(index)
-            if new is not None:
+            try:
+                new = await self._start_child(index)
+            except OSError:
+                logger.exception("no process could be started")
+                return
+            if await new.becomes_ready():
+                old = self._children.serving.get(index)
                 self._children.serving[index] = new
                 self._children.tell()
                 if old is not None:
-                    old.order("leave")
+                    old.tell("leave")
             elif not self._children.is_ending:
                 logger.error("the new process %d did not become ready: the one before it serves on", index)
-                if old is None:  # it died meanwhile
-                    self._start(self._restart(index))
-
-    async def _start_ready(self, index: int) -> ChildProcess | None:
-        """A new process once it is ready; None if it never is."""
-        try:
-            child = await self._start_child(index)
-        except OSError:
-            logger.exception("no process could be started")
-            return None
-        return child if await child.becomes_ready() else None
 
     def _on_end_signal(self) -> None:
         if self._children.is_ending:
@@ -247,11 +229,11 @@ class Supervisor:
     async def _end(self, delay: float) -> None:
         logger.info("draining: not ready, serving for %s s more", delay)
         for child in self._children.all:
-            child.order("drain")
+            child.tell("drain")
         await asyncio.sleep(delay)
         self._distributor.close()
         for child in self._children.all:
-            child.order("end")
+            child.tell("end")
         self._note_end()
         await asyncio.sleep(2 * self._settings.shutdown_timeout + END_MARGIN_SECONDS)
         self._code = FAILED
@@ -299,7 +281,7 @@ def processes_of(settings: Settings) -> int:
         precision = read_manifest(settings.named_models[0][1]).precision
     except (ArtifactError, OSError):
         return 1  # which says what is wrong with the artifact
-    return math.ceil(usable_cores() / CORES_PER_PROCESS.get(precision, CORES_PER_PROCESS_OTHERWISE))
+    return math.ceil(usable_cores() / (INT8_CORES_PER_PROCESS if precision == "int8" else CORES_PER_PROCESS))
 
 
 def share_of(settings: Settings, index: int, processes: int) -> Settings:
@@ -317,14 +299,10 @@ def share_of(settings: Settings, index: int, processes: int) -> Settings:
 def cores_of(index: int, processes: int) -> list[int] | None:
     """The cores that a process is tied to; None if it runs on all of them.
 
-    That is so if there are fewer cores than processes, if a quota leaves less than the cores (which ones are free is
-    then the kernel's to choose), and on systems that tie no process to cores.
+    That is so if there are fewer cores than processes, under a quota, and on systems that tie no process to cores.
     """
-    quota = cgroup_quota()
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < processes or (quota is not None and quota < len(cores)):
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(cores) < processes or (cgroup_quota() or math.inf) < len(cores):
         return None
     return cores[_first(index, len(cores), processes) : _first(index + 1, len(cores), processes)]
 

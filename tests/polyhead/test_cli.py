@@ -21,7 +21,6 @@ from model.artifact import MANIFEST
 from polyhead.__main__ import main as entry_point
 from polyhead.cli import main, tree
 from polyhead.output import one_line_failures, write
-from service.__main__ import main as serve_main
 from service.settings import Settings
 from tests.task_artifacts import TaskArtifact
 
@@ -155,11 +154,6 @@ def test_tune_measures_what_is_named_or_the_variables_artifact(monkeypatch: pyte
     for given in (["one", "owner/model"], ["--model", "one"], []):
         assert main(["tune", *given]) == 0
     assert seen == [[Path("one"), Path("owner/model")], [Path("one")], [Path("of the variable")]]
-
-
-def test_service_says_where_tune_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert serve_main(["tune", "--help"]) == 2
-    assert capsys.readouterr().err == "python -m service tune is now polyhead tune\n"
 
 
 @pytest.mark.parametrize(

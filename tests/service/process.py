@@ -36,8 +36,6 @@ class ServerProcess:
             command, cwd=ROOT, env={**os.environ, **(environment or {})}, stderr=subprocess.PIPE, stdout=subprocess.PIPE
         )
         self.lines: list[str] = []
-        self.may_read = threading.Event()  # while it is not set, no one reads the log
-        self.may_read.set()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -90,7 +88,6 @@ class ServerProcess:
 
     def wait(self, limit: float = END_LIMIT) -> int:
         code = self._process.wait(limit)
-        self.may_read.set()
         self._reader.join()
         sys.stdout.write(f"the process ended with {code}, its log:\n{self.log}\n")  # shown where the test fails
         return code
@@ -136,7 +133,6 @@ class ServerProcess:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        self.may_read.set()
         self._reader.join()
         for stream in (self._process.stderr, self._process.stdout):
             assert stream is not None
@@ -145,7 +141,6 @@ class ServerProcess:
     def _read(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            self.may_read.wait()
             self.lines.append(line.decode().rstrip("\n"))
 
 

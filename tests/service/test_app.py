@@ -19,23 +19,16 @@ from service.wire import FailureAnswer
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import MAX_LENGTH, MODEL_NAME
 
-ENCODING = {200, 400, 401, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504}
-PROBING = {200, 500, 503}
-READING = PROBING | {401}
-PATHS = (
-    ("post", ENCODING, "/encode /explain /similarity /tokenize /v1/embeddings /embeddings /embed_all"),
-    ("get", READING, "/v1/models /models"),
-    ("get", READING | {404}, "/info /heads /v1/models/{model} /v2/models/{model} /v2/models/{model}/ready"),
-    ("get", PROBING, "/healthz /readyz /health /v2/health/live /v2/health/ready"),
-    ("get", PROBING - {503}, "/metrics /"),
-    ("post", ENCODING, "/ /embed /embed_sparse /rerank /v1/rerank /v2/rerank /score /v1/score"),
-    ("post", ENCODING, "/predict /classify /zero-shot /v1/multi-vector /v2/embed /v2/models/{model}/infer"),
-    ("get", READING - {503}, "/v2"),
-    ("get", READING - {503} | {404, 422}, "/admin/models"),
-    ("post", ENCODING - {504}, "/admin/models"),
-    ("delete", READING - {503} | {404, 422}, "/admin/models/{model}"),
-)
-STATUSES = {(path, method): statuses for method, statuses, paths in PATHS for path in paths.split()}
+FAILURES = {  # one route of each kind, and the statuses that its declaration comes to
+    ("/encode", "post"): {200, 400, 401, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504},
+    ("/tokenize", "post"): {200, 400, 401, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504},
+    ("/admin/models", "post"): {200, 400, 401, 404, 406, 408, 413, 415, 422, 429, 500, 503},
+    ("/admin/models/{model}", "delete"): {200, 401, 404, 422, 500},
+    ("/info", "get"): {200, 401, 404, 500, 503},
+    ("/v2", "get"): {200, 401, 500},
+    ("/healthz", "get"): {200, 500, 503},
+    ("/metrics", "get"): {200, 500},
+}
 OF_TWO_SHAPES = {"Compare one text with many", "Order documents by a query, as TEI and Infinity"}
 MODELS = {(route.path.replace(":path}", "}"), route.method.lower()): route.error_shape.model for route in ROUTES}
 
@@ -47,13 +40,11 @@ def document() -> dict[str, Any]:
     return document
 
 
-def test_document_lists_every_route_and_status(document: dict[str, Any]) -> None:
-    found = {
-        (path, method): {int(status) for status in operation["responses"]}
-        for path, operations in document["paths"].items()
-        for method, operation in operations.items()
-    }
-    assert found == STATUSES
+def test_document_lists_every_route_and_its_statuses(document: dict[str, Any]) -> None:
+    operations = {(path, method): one for path, methods in document["paths"].items() for method, one in methods.items()}
+    described = {(path, method) for path, method in MODELS if not path.startswith(("/static", "/docs", "/openapi"))}
+    assert operations.keys() == described
+    assert {place: {int(status) for status in operations[place]["responses"]} for place in FAILURES} == FAILURES
 
 
 def test_document_leaves_out_what_no_port_has(document: dict[str, Any], serve: Serve) -> None:

@@ -52,28 +52,14 @@ TRACE = b"4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = b"00f067aa0ba902b7"
 
 
-@pytest.mark.parametrize("given", [b"00-%s-%s-01", b"00-%s-%s-00", b"cc-%s-%s-01", b"cc-%s-%s-01-and-more"])
-def test_trace_id_is_the_callers(given: bytes) -> None:
-    assert context(traceparent=given % (TRACE, PARENT)).trace_id == TRACE.decode()
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        b"",
-        b"00-%s-%s" % (TRACE, PARENT),
-        b"00-%s-%s-01-more" % (TRACE, PARENT),
-        b"00-%s-%s-01." % (TRACE, PARENT),
-        b"ff-%s-%s-01" % (TRACE, PARENT),
-        b"00-%s-%s-01" % (TRACE.upper(), PARENT),
-        b"00-%s-%s-01" % (b"0" * 32, PARENT),
-        b"00-%s-%s-01" % (TRACE, b"0" * 16),
-        b"00-%s-%s-1" % (TRACE, PARENT),
-    ],
-)
-def test_what_is_no_traceparent_is_ignored(given: bytes) -> None:
+def test_trace_id_is_the_callers_and_what_is_no_traceparent_is_ignored() -> None:
     """The cases of the W3C recommendation, 3.2.2."""
-    assert context(traceparent=given).trace_id is None
+    for form in (b"00-%s-%s-01", b"00-%s-%s-00", b"cc-%s-%s-01", b"cc-%s-%s-01-and-more"):
+        assert context(traceparent=form % (TRACE, PARENT)).trace_id == TRACE.decode(), form
+    for form in (b"00-%s-%s", b"00-%s-%s-01-more", b"00-%s-%s-01.", b"ff-%s-%s-01", b"00-%s-%s-1"):
+        assert context(traceparent=form % (TRACE, PARENT)).trace_id is None, form
+    for trace, parent in ((TRACE.upper(), PARENT), (b"0" * 32, PARENT), (TRACE, b"0" * 16)):
+        assert context(traceparent=b"00-%s-%s-01" % (trace, parent)).trace_id is None
 
 
 def test_shares_are_taken_up_to_the_limit_and_given_back() -> None:
@@ -148,4 +134,4 @@ def test_an_answer_is_held_until_it_is_read(fake_artifact: Path) -> None:
                 assert read_answer(connection)[0] == 200
         # Who reads nothing is cut off for others, long before its own time is up (20 s, and 130 s for its size).
         wait_until(lambda: server.request("POST", "/encode", {"inputs": "cat"})[0] == 200, 15)
-        assert "has read nothing for longest is cut off" in server.log
+        server.wait_for_line("has read nothing for longest is cut off")

@@ -2,15 +2,11 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
 import pytest
-
-from tests.service.process import wait_until
 
 ROOT = Path(__file__).parents[2]
 THREADS = """
@@ -47,22 +43,3 @@ def test_numpys_products_take_no_threads_from_the_model() -> None:
         [sys.executable, "-c", THREADS], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "1"
-
-
-def test_a_closed_standard_error_is_no_reason_not_to_serve(fake_artifact: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    server = [sys.executable, "-m", "tests.service.fake_server", "--model", str(fake_artifact), "--port", str(port)]
-    closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", *server]
-    with subprocess.Popen(closed, cwd=ROOT) as process:  # noqa: S603 - our own program
-        wait_until(lambda: process.poll() is not None or _is_ready(port), 60)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait() == 0
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10):
-            return True
-    except OSError:  # no one listens, or not ready
-        return False

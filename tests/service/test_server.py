@@ -1,5 +1,6 @@
-"""The process from start to end: probes, signals, exit codes, and its log, also when no one reads it."""
+"""The process from start to end: probes, signals, exit codes, its log, and its background work."""
 
+import asyncio
 import json
 import os
 import signal
@@ -8,9 +9,13 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from service.server import Server, watch_loop_lag
+from service.services import Readiness
+from service.settings import read_settings
 from tests.service.http.test_protocol import metric, read_answer, request_bytes
 from tests.service.process import fake_server, read_sample, wait_until
 
@@ -119,7 +124,6 @@ def test_a_unix_socket_in_place_of_a_port_and_ctrl_c_in_place_of_sigterm(fake_ar
             assert client.recv(100).startswith(b"HTTP/1.1 200 ")
         server.signal(signal.SIGINT)
         assert server.wait() == 0
-        assert not path.exists()
 
 
 @pytest.mark.parametrize("is_ignored", [False, True])
@@ -163,16 +167,39 @@ def test_every_line_of_the_log_is_json_and_none_holds_a_text(fake_artifact: Path
         assert [line["route"] for line in lines] == routes
 
 
-def test_a_log_that_nobody_reads_any_more_stops_nothing(fake_artifact: Path) -> None:
-    with fake_server(fake_artifact).wait_until_ready() as server:
-        server.may_read.clear()
-        for _ in range(400):  # lines of more bytes than a pipe takes
-            assert server.request("GET", "/info")[0] == 200
-        server.may_read.set()
-        wait_until(lambda: server.log.count('"route":"/info"') == 400)
-        server.may_read.clear()
-        for _ in range(400):
-            assert server.request("GET", "/info")[0] == 200
-        server.signal(signal.SIGTERM)
-        wait_until(lambda: not server.is_running())
-        assert server.wait() == 0
+@pytest.fixture
+def server() -> Server:
+    """One that does not listen, and looks at its connections every millisecond."""
+    return Server(read_settings(["--model", "nowhere", "--send-timeout", "0.004"]), Readiness(), Mock(), "nowhere")
+
+
+async def test_timeouts_go_on_where_those_of_one_connection_fail(server: Server) -> None:
+    broken, sound = Mock(), Mock()
+    broken.enforce_timeouts.side_effect = AttributeError("a fault of ours")
+    server.server_state.connections |= {broken, sound}
+    server.in_background(server._check_connections())
+    while sound.enforce_timeouts.call_count < 3:
+        await asyncio.sleep(0.001)
+    assert broken.transport.abort.called
+
+
+async def test_a_process_whose_timeouts_or_measurements_end_does_not_go_on(server: Server) -> None:
+    async def fail() -> None:
+        raise OSError("no clock")
+
+    server.in_background(fail())
+    while not server.should_exit:
+        await asyncio.sleep(0.001)
+    assert str(server.failure) == "cannot go on: no clock"
+
+
+async def test_lag_is_what_held_the_loop_up() -> None:
+    lags: list[float] = []
+    watcher = asyncio.create_task(watch_loop_lag(lags.append, interval=0.01))
+    await asyncio.sleep(0.05)
+    time.sleep(0.3)  # what the watcher is there to see
+    await asyncio.sleep(0.05)
+    watcher.cancel()
+    assert len(lags) > 3
+    assert min(lags) >= 0
+    assert 0.25 < max(lags) < 5

@@ -61,8 +61,11 @@ WRONG: dict[str, str] = {  # flags besides --model, and what is said
     "--port 65536": "--port (POLYHEAD_PORT): Input should be less than or equal to 65535, got '65536'",
     "--host=": "--host (POLYHEAD_HOST): String should have at least 1 character, got ''",
     "--request-timeout nan": "--request-timeout (POLYHEAD_REQUEST_TIMEOUT): Input should be a finite number, got 'nan'",
-    "--trace-endpoint collector:4318": "--trace-endpoint (POLYHEAD_TRACE_ENDPOINT): expected where spans of requests "
-    "go (OTLP over HTTP), as http://collector:4318/v1/traces; empty: nothing is traced",
+    **{
+        f"--trace-endpoint {wrong}": "--trace-endpoint (POLYHEAD_TRACE_ENDPOINT): expected where spans of requests "
+        "go (OTLP over HTTP), as http://collector:4318/v1/traces; empty: nothing is traced"
+        for wrong in ("collector:4318", "grpc://collector", "http://name:password@collector:4318")
+    },
     "--max-queue-tokens 9": f"max-queue-tokens is 9: {QUEUE}",
     "--max-held-body-bytes 9": f"max-held-body-bytes is 9: {HELD}",
     **{

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from service.answers.packing import bytes_of, serialize_in_pieces
 from service.context import context_of
 from service.errors import Invalid, MalformedBody, ModelNotFound, NotReady, TooLarge, UnsupportedMedia
-from service.http.body import check_accept, check_structure, read_body, validate
+from service.http.body import check_accept, check_structure, read_body
 from service.http.response import JSON, respond
 from service.http.route import Route, answer_document
 from service.inference.backend import Float32Array
@@ -29,7 +29,7 @@ from service.routes.adapter import check_model, require_task, run_for, truncatio
 from service.services import hold_for_model, refuse_early, services_of
 from service.settings import Settings
 from service.tokenization.inputs import InputNames
-from service.wire import INFERENCE_PROTOCOL, AnswerModel, Piece, RequestModel
+from service.wire import INFERENCE_PROTOCOL, AnswerModel, Piece, RequestModel, validate
 
 TAG = "Open Inference Protocol"
 MODEL_VERSION = "1"

@@ -30,7 +30,7 @@ from service.routes.score import answer_rerank
 from service.routes.similarity import SimilarityRequest, answer_similarity
 from service.routes.status import answer_readyz
 from service.services import services_of
-from service.wire import TEI, AnswerModel, validate_value
+from service.wire import TEI, AnswerModel, validate
 
 TAG = "text-embeddings-inference"
 VECTOR = [0.0312, -0.0519, 0.0447]
@@ -145,7 +145,7 @@ class HostRequest(
 async def answer_host(request: Request, body: HostRequest) -> Response:
     """As the route that the body is for."""
     model, endpoint = _choose(body.root, services_of(request).runner().manifest.task)
-    return await endpoint(request, validate_value(model, body.root))
+    return await endpoint(request, validate(model, body.root))
 
 
 def _choose(value: Any, task: Task) -> Chosen:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import timeit
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -119,8 +118,6 @@ def test_keys_change_while_the_process_runs(
     check(ring, SECOND)
     file.unlink()
     check(ring, SECOND)
-    os.mkfifo(file)
-    check(ring, SECOND)
     with pytest.raises(Unauthorized):
         check(ring, WRONG)
     assert "stay as they were" in caplog.text
@@ -135,27 +132,11 @@ def test_keys_that_can_be_guessed_or_not_be_sent_are_refused(tmp_path: Path, key
         KeyRing([key])
     assert not key or key not in str(refused.value)
     file = tmp_path / "keys"
+    with pytest.raises(KeysError, match="cannot read the API keys in .*: No such file"):
+        KeyRing([], file)
     file.write_text(key)
     with pytest.raises(KeysError, match="API key"):
         KeyRing([], file)
-
-
-def test_a_file_that_is_missing_or_too_large_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(KeysError, match="No such file"):
-        KeyRing([], tmp_path / "missing")
-    (tmp_path / "large").write_text(f"{FIRST}\n" * 2**17)
-    with pytest.raises(KeysError, match="larger than"):
-        KeyRing([], tmp_path / "large")
-
-
-def test_a_key_is_found_as_quickly_among_many() -> None:
-    """Comparing each of 50,000 keys lasts a thousand times as long as one look-up."""
-
-    def seconds(ring: KeyRing) -> float:
-        return min(timeit.repeat(lambda: check(ring, FIRST), number=5, repeat=20))
-
-    many = KeyRing([FIRST, *(f"{number:032}" for number in range(50_000))])
-    assert seconds(many) < 50 * seconds(KeyRing([FIRST]))
 
 
 def test_the_process_does_not_start_with_unusable_keys(fake_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,47 +183,31 @@ PREFLIGHT = {
 }
 
 
-@pytest.fixture
-def opened(serve: Serve) -> Served:
-    made: Served = serve("--cors-origins", f"https://other.example.com, {ORIGIN}")
-    return made
+def test_pages_of_given_origins_may_call(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    key, header = "the-only-key-0123456789", "access-control-allow-origin"
+    served = serve("--cors-origins", f"https://other.example.com, {ORIGIN}", "--api-keys", key)
+    with caplog.at_level(logging.INFO, REQUEST_LOGGER):
+        allowed = served.client.options("/encode", headers={**PREFLIGHT, "X-Request-Id": "asked-1"})
+    assert (allowed.status_code, allowed.headers[header]) == (200, ORIGIN), "browsers ask without a key"
+    assert (allowed.headers["x-request-id"], allowed.headers["x-content-type-options"]) == ("asked-1", "nosniff")
+    (line,) = (vars(record)["fields"] for record in caplog.records if record.name == REQUEST_LOGGER)
+    assert (line["route"], line["method"], line["status"]) == ("/encode", "OPTIONS", 200)
+    labels = {"route": "/encode", "method": "OPTIONS", "status": "200"}
+    assert served.metric("polyhead_request_duration_seconds_count", **labels) == 1
+    assert served.client.options("/encode").status_code == 401  # no browser that asks for a page
+    for body, sent, status in (({"inputs": "cat"}, key, 200), ({}, key, 422), ({}, "", 401)):
+        response = served.encode(body, origin=ORIGIN, x_api_key=sent)
+        assert response.status_code == status
+        assert response.headers[header] == ORIGIN, "failures too, or the page could not read what went wrong"
+    evil = "https://evil.example"
+    assert header not in served.encode({"inputs": "cat"}, origin=evil, x_api_key=key).headers
+    refused = served.client.options("/encode", headers={**PREFLIGHT, "Origin": evil})
+    assert (refused.status_code, refused.text) == (400, "Disallowed CORS origin")
 
 
 def test_pages_of_other_origins_are_kept_out_by_default(served: Served) -> None:
     assert served.client.options("/encode", headers=PREFLIGHT).status_code == 405
     assert "access-control-allow-origin" not in served.encode({"inputs": "cat"}, origin=ORIGIN).headers
-
-
-def test_pages_of_given_origins_may_call(opened: Served) -> None:
-    allowed = opened.client.options("/encode", headers=PREFLIGHT)
-    assert (allowed.status_code, allowed.headers["access-control-allow-origin"]) == (200, ORIGIN)
-    good, bad = opened.encode({"inputs": "cat"}, origin=ORIGIN), opened.encode({}, origin=ORIGIN)
-    assert (good.status_code, bad.status_code) == (200, 422)
-    for response in (good, bad):  # failures too, or the page could not read what went wrong
-        assert response.headers["access-control-allow-origin"] == ORIGIN
-    evil = "https://evil.example"
-    assert "access-control-allow-origin" not in opened.encode({"inputs": "cat"}, origin=evil).headers
-    refused = opened.client.options("/encode", headers={**PREFLIGHT, "Origin": evil})
-    assert (refused.status_code, refused.text) == (400, "Disallowed CORS origin")
-
-
-def test_browsers_ask_without_a_key_and_pages_read_why_they_have_none(serve: Serve) -> None:
-    served = serve("--cors-origins", ORIGIN, "--api-keys", "the-only-key-0123456789")
-    assert served.client.options("/encode", headers=PREFLIGHT).status_code == 200
-    assert served.client.options("/encode").status_code == 401  # no browser that asks for a page
-    refused = served.encode({"inputs": "cat"}, origin=ORIGIN)
-    assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, ORIGIN)
-
-
-def test_a_preflight_is_answered_as_every_request_is(opened: Served, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, REQUEST_LOGGER):
-        answered = opened.client.options("/encode", headers={**PREFLIGHT, "X-Request-Id": "asked-1"})
-    assert answered.headers["x-request-id"] == "asked-1"
-    assert answered.headers["x-content-type-options"] == "nosniff"
-    (line,) = (vars(record)["fields"] for record in caplog.records if record.name == REQUEST_LOGGER)
-    assert (line["route"], line["method"], line["status"]) == ("/encode", "OPTIONS", 200)
-    name = "polyhead_request_duration_seconds_count"
-    assert opened.metric(name, route="/encode", method="OPTIONS", status="200") == 1
 
 
 def test_a_preflight_for_another_host_or_port_is_refused(serve: Serve) -> None:

@@ -4,11 +4,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from service.http.connection import ADMIN_CONNECTIONS, REFUSED_CONNECTIONS, ConnectionSlots
+from service.http.connection import ADMIN_CONNECTIONS, REFUSED_CONNECTIONS, AnswerWriter, ConnectionSlots
 from tests.service.http.test_protocol import PROBE, error_code, read_answer, read_failure, request_bytes, send_in
 from tests.service.process import ServerProcess, fake_server, wait_until
 
@@ -83,7 +84,7 @@ def test_clients_that_ask_for_nothing_make_room(fake_artifact: Path) -> None:
         body = request_bytes({"inputs": "cat"})
         sending.sendall(body[:-1])
         wait_until(lambda: server.request("GET", "/healthz")[0] == 200)
-        assert "those that have waited longest for a request are closed" in server.log
+        server.wait_for_line("those that have waited longest for a request are closed")
         sending.sendall(body[-1:])
         assert read_answer(sending)[0] == 200
 
@@ -132,3 +133,34 @@ def test_a_body_that_does_not_end_makes_room(fake_artifact: Path) -> None:
         assert read_failure(large) == (408, "close", "request_timeout")
         small.sendall(unfinished[-1625:])
         assert read_answer(small)[0] == 200
+
+
+HEAD, ARRAY = b"HTTP/1.1 200 OK\r\n\r\n", memoryview(b"numbers")
+
+
+@pytest.mark.parametrize(
+    ("holds_head", "written", "at_last", "sent"),
+    [
+        (True, [HEAD], None, []),  # waits for its body
+        (True, [HEAD, b"first", b"second"], "flush", [(HEAD, b"first"), b"second"]),
+        (True, [HEAD], "flush", [HEAD]),  # without a body
+        (True, [HEAD], "close", [HEAD, "closed"]),
+        (True, [HEAD, b"header", ARRAY, ARRAY], None, [(HEAD, b"header"), ARRAY, ARRAY]),
+        (False, [b"HTTP/1.1 100 Continue\r\n\r\n"], None, [b"HTTP/1.1 100 Continue\r\n\r\n"]),
+    ],
+)
+def test_a_head_leaves_with_its_body_and_all_else_at_once(
+    holds_head: bool, written: list[Any], at_last: str | None, sent: list[Any]
+) -> None:
+    calls: list[Any] = []
+    transport = Mock(write=calls.append, writelines=calls.append)
+    writer = AnswerWriter(transport, lambda: calls.append("closed"))
+    if holds_head:
+        writer.hold_head()
+    for data in written:
+        writer.write(data)
+    if at_last is not None:
+        getattr(writer, at_last)()
+        writer.flush()
+    assert calls == sent
+    assert all(call is ARRAY for call in calls if isinstance(call, memoryview))

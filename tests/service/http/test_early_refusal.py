@@ -13,7 +13,7 @@ from benchmarks.lib.load import Address, Request, run_closed_loop
 from service.app import ROUTES, UNMATCHED
 from service.errors import Overloaded
 from service.http.access import HostAndPortPolicy, KeyRing
-from service.http.early_refusal import ALERT_SECONDS, EarlyRefusals, path_of
+from service.http.early_refusal import ALERT_SECONDS, EarlyRefusals
 from service.http.protocol import FIRST_PAUSE, LEAST_RETRY_AFTER, PAUSE_GROWTH
 from service.http.route import RouteTable
 from service.observability.metrics import Metrics
@@ -242,12 +242,6 @@ def test_each_refusal_is_counted_and_all_are_one_line(storm: Storm, caplog: pyte
     assert registry.get_sample_value("polyhead_request_duration_seconds_count", labels) == 2
     refusals = [vars(record)["fields"] for record in caplog.records if "refused" in vars(record).get("fields", {})]
     assert refusals == [{"refused": {"/encode": 2, "/v1/embeddings": 1}}]
-
-
-def test_plain_paths() -> None:
-    for target, path in {b"/encode": "/encode", b"/encode?a=%20": "/encode", b"/%65": None, b"*": None}.items():
-        assert path_of(target) == path
-    assert path_of("/\u00fc".encode()) is None
 
 
 def test_a_real_queue_refuses_early(fake_artifact: Path) -> None:

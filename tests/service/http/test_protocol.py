@@ -18,9 +18,10 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.server import ServerState
 
-from service.http.connection import CONNECTION_KEY, ConnectionLimits, ConnectionSlots
+from service.http.connection import CONNECTION_KEY, ConnectionSlots
 from service.http.protocol import MOST_PIPELINED, BoundedProtocol
 from service.http.response import PART_BYTES
+from service.settings import Settings
 from tests.service.process import ServerProcess, fake_server, read_sample, wait_until
 
 HEAD = b"POST /encode HTTP/1.1\r\nHost: test\r\n"  # and more headers
@@ -212,14 +213,6 @@ def test_a_request_has_one_host(server: ServerProcess, version: str, hosts: int,
             assert json.loads(body)["error"]["message"] == f"Host: expected one such header, got {hosts}"
 
 
-@pytest.mark.parametrize("target", ["http://test", "HTTP://test:80", "http://test?x=/y", "http://test/", "/", "/?x"])
-def test_a_url_without_a_path_is_the_front_page(server: ServerProcess, target: str) -> None:
-    with server.connect() as connection:
-        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
-        status, headers, _ = read_answer(connection)
-        assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
-
-
 @pytest.mark.parametrize("waiting", [0, 2])
 def test_what_follows_a_request_is_refused_after_its_answer(slow_server: ServerProcess, waiting: int) -> None:
     """A body longer than its Content-Length is one; bytes between the two are answered no more."""
@@ -344,9 +337,10 @@ async def _nothing_here(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 def connected(app: Any, early: Any = None, loop: Any = None) -> BoundedProtocol:
     """A connection whose transport is a mock."""
-    limits = ConnectionLimits(max_header_bytes=1000, receive_timeout=9.0, send_timeout=9.0, min_send_rate=10_000)
+    limits: dict[str, Any] = {"max_header_bytes": 1000, "receive_timeout": 9.0, "send_timeout": 9.0}
+    settings = Settings.model_construct(model=Path("any"), min_send_rate=10_000, **limits)
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
-    parts: dict[str, Any] = {"limits": limits, "slots": ConnectionSlots(1), "early": early or Mock(is_alert=False)}
+    parts: dict[str, Any] = {"settings": settings, "slots": ConnectionSlots(1), "early": early or Mock(is_alert=False)}
     made = BoundedProtocol(config, ServerState(), {}, loop, on_refused=Mock(), **parts)
     transport = Mock(spec=asyncio.Transport)
     transport.is_closing.return_value, transport.get_extra_info.return_value = False, None

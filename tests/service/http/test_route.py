@@ -58,15 +58,3 @@ def test_a_wrong_method_finds_the_path_and_what_it_allows(method: str, path: str
     with pytest.raises(MethodNotAllowed) as refused:
         asyncio.run(found.endpoint(Request({"type": "http"})))
     assert refused.value.allowed == allowed
-
-
-def test_a_method_and_path_that_are_declared_twice_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"/: expected one route a method, got \['GET', 'POST', 'GET'\]"):
-        RouteTable((PAGE, FORM, route("GET", "/")), UNMATCHED)
-
-
-def test_a_parameter_may_hold_the_end_of_a_line() -> None:
-    """Else such a path would be no route's, and its failure not in the shape of its API."""
-    table = RouteTable([route("GET", "/v2/{name:path}/ready"), route("GET", "/v3/{name}")], UNMATCHED)
-    assert table.find("GET", "/v2/a\nb/ready")[1] == {"name": "a\nb"}
-    assert table.find("GET", "/v3/a\nb")[1] == {"name": "a\nb"}

@@ -6,11 +6,9 @@ import logging
 import os
 import sys
 import termios
-import threading
 import time
 from collections.abc import Iterator
 from typing import IO
-from unittest.mock import Mock
 
 import pytest
 
@@ -146,15 +144,6 @@ def test_a_request_has_the_same_line_whoever_else_listens(
     assert alone == {"time": alone["time"], **described, **fields}
 
 
-def test_without_a_thread_lines_are_written_all_the_same(
-    lines: io.BytesIO, handler: logs.JsonHandler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
-    with handler.in_background():
-        logging.getLogger("some.module").info("first")
-        assert read(lines)[0]["message"] == "first"
-
-
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, IO[bytes]]]:
     """Where to read, and where to write without a buffer."""
@@ -213,14 +202,6 @@ def test_a_stream_or_a_reader_that_is_gone_is_no_failure(lines: io.BytesIO) -> N
         lines.close()
         for handler in handlers:
             handler.emit(logging.makeLogRecord({"msg": "into the void"}))
-
-
-def test_what_is_no_utf_8_is_written_as_escapes(lines: io.BytesIO) -> None:
-    told = {"msg": "starting %s", "args": ("/models/\udcff",), "fields": {"path": "\udcfe"}}
-    logs.JsonHandler(lines).emit(logging.makeLogRecord(told))  # pytest sends on what loggers are told, in UTF-8
-    (line,) = read(lines)
-    assert line["message"] == "starting /models/\udcff"
-    assert line["path"] == "\udcfe"
 
 
 def test_the_end_of_logging_loses_no_line(pipe: tuple[int, IO[bytes]]) -> None:

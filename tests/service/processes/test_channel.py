@@ -76,7 +76,8 @@ async def test_metrics_are_asked_for_and_none_come_of_who_is_gone() -> None:
     asking, asked = await Link.open(ours), await Link.open(theirs)
     heard, said = asked.messages(), asyncio.ensure_future(anext(asking.messages()))
     first = asyncio.create_task(asking.ask_metrics())
-    asked.send("snapshot", id=(await anext(heard))["id"], metrics=[{"name": "seen"}])
+    assert await anext(heard) == {"kind": "scrape"}
+    asked.send("snapshot", metrics=[{"name": "seen"}])
     assert await first == [{"name": "seen"}]
     assert (await said)["kind"] == "snapshot"
     second = asyncio.create_task(asking.ask_metrics())

@@ -188,9 +188,9 @@ class FakeChild:
         self.orders: list[str] = []
         self.over = asyncio.Event()
 
-    def order(self, kind: str) -> None:
+    def tell(self, kind: str, **_: object) -> None:
         self.orders.append(kind)
-        if kind != "drain":
+        if kind in ("leave", "end"):
             self.over.set()
 
     async def messages(self) -> AsyncIterator[dict[str, Any]]:
@@ -203,9 +203,6 @@ class FakeChild:
 
     async def ended(self) -> int:
         return 0
-
-    def tell(self, kind: str, **_: bool) -> None:
-        """It tells no one."""
 
     def kill(self) -> None:
         self.over.set()
@@ -275,7 +272,7 @@ def test_a_process_that_leaves_gets_no_connections_whatever_it_still_says() -> N
             messages, takes = child.messages(), []
             await anext(messages)
             takes.append(child.takes_connections)
-            child.order("leave")
+            child.tell("leave")
             await anext(messages)
             return [*takes, child.takes_connections]
 

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from service.observability.snapshots import PAGES_A_SECOND
-from service.processes.channel import BEAT_INTERVAL
 from tests.service.process import ServerProcess, read_sample, wait_until
 
 pytestmark = pytest.mark.alone  # processes start, die and are replaced within limits of seconds
@@ -133,15 +132,6 @@ def test_metrics_are_those_of_all_whoever_is_asked(pair: ServerProcess) -> None:
         assert read_sample(pages[0], count) == read_sample(pages[0], "polyhead_texts_total")
 
 
-def test_the_admin_port_has_what_it_has_with_one_process(pair: ServerProcess) -> None:
-    client = Client(pair.admin_address)
-    client.connection.request("GET", "/readyz")
-    assert client.connection.getresponse().read() == b'{"status":"ready"}'
-    assert client.encode() == 404
-    client.close()
-    assert pair.request("GET", "/metrics")[0] == 404
-
-
 def test_a_killed_process_loses_at_most_what_it_held(pair: ServerProcess, may_load: Path) -> None:
     with ExitStack() as stack:
         asked = clients(pair, stack, 6)
@@ -241,7 +231,6 @@ def test_running_requests_are_answered_before_the_end(fake_artifact: Path, tmp_p
         for thread in asked:
             thread.join()
         assert [answer.partition(b"\r\n")[0] for answer in answers] == [b"HTTP/1.1 200 OK"] * 4
-        assert not path.exists()
 
 
 def ask(path: Path, method: str, target: str, body: str = "") -> bytes:
@@ -284,21 +273,6 @@ def test_processes_whose_parent_is_killed_end(fake_artifact: Path, tmp_path: Pat
         wait_until(lambda: not is_loading or server.request("GET", "/healthz")[0] == 200)
         server.signal(signal.SIGKILL)
         wait_until(lambda: all(is_gone(pid) for pid in pids(server).values()))
-
-
-def test_a_stopped_process_is_given_no_connections(pair: ServerProcess) -> None:
-    stopped = pids(pair)[0]
-    os.kill(stopped, signal.SIGSTOP)
-    try:
-        time.sleep(6 * BEAT_INTERVAL)  # it is missed after three
-        with ExitStack() as stack:
-            for client in clients(pair, stack, 6):
-                assert client.first is not None
-                client.first.settimeout(10)
-                assert client.encode() == 200
-    finally:
-        os.kill(stopped, signal.SIGCONT)
-    wait_until(lambda: pair.request("GET", "/readyz")[0] == 200)
 
 
 def test_a_model_that_does_not_load_ends_the_service_at_once(fake_artifact: Path) -> None:
