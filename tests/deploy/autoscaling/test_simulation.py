@@ -121,7 +121,11 @@ SERIES: dict[str, dict[int, Values]] = {  # by replica; the second one started l
 }
 INTERVAL, MOMENT = 15, 80  # seconds; no sample is on an edge of a window that ends then
 QUERIES = [
-    *(metric.query.replace("$(POLYHEAD_NAMESPACE)", "a") for rules in (keda(), keda_gpu()) for metric in rules.metrics),
+    *(
+        (metric.query or "").replace("$(POLYHEAD_NAMESPACE)", "a")
+        for rules in (keda(), keda_gpu())
+        for metric in rules.metrics
+    ),
     f'sum(avg_over_time({GAUGED}{{namespace="a"}}[1m]))',
     f'sum(max_over_time({GAUGED}{{namespace="a"}}[30s]))',
     f'sum({GAUGED}{{namespace="a"}})',
