@@ -30,7 +30,7 @@ from service.inference.onnx_backend import (
 )
 from service.machine import lower_thread_priority
 
-_STEP, _LONGEST_FILLED = 16, 128  # tokens
+_STEP, _LONGEST_FILLED = 8, 128  # tokens
 _NICE = 5  # of OpenVINO's threads, which inherit it from the thread that starts them; the workers' own
 
 logger = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class OpenVinoBackend:
     def _fill_up(self, batch: Batch) -> Batch:
         """A short text by itself with a second one behind it, so that both have a multiple of `_STEP` tokens.
 
-        OpenVINO compiles kernels for every shape. Short texts have eight shapes then, whose kernels are few and stay.
+        OpenVINO compiles kernels for every shape. Short texts then have sixteen shapes, whose kernels are few and stay.
         """
         tokens = int(batch.lengths[0])
         rest = -tokens % _STEP
