@@ -65,9 +65,15 @@ def test_as_many_texts_and_labels_as_are_allowed_are_taken(embedder: TaskArtifac
         request.plan(manifest, 3)
 
 
-def test_every_text_has_every_label_and_that_is_bounded(client: Client, embedder: TaskArtifact) -> None:
-    """1 MB of labels would be answered to each of 1,000 texts: 1 GB."""
-    body = {"inputs": ["the cat"] * 1000, "candidate_labels": [f"{'a' * 900}{n}" for n in range(900)]}
+@pytest.mark.parametrize(
+    ("labels", "size"),
+    [([f"{'a' * 900}{n}" for n in range(900)], 855_790_000), (["\1" * 20_000], 120_048_000)],
+    ids=["1 MB of them", "written as six characters each"],
+)
+def test_every_text_has_every_label_and_that_is_bounded(
+    client: Client, embedder: TaskArtifact, labels: list[str], size: int
+) -> None:
+    body = {"inputs": ["the cat"] * 1000, "candidate_labels": labels}
     response = client(embedder.artifact).post("/zero-shot", json=body)
     assert response.status_code == 413
-    assert "the answer would hold 855790000 bytes of labels and scores, at most 67108864 are allowed" in response.text
+    assert f"the answer would hold {size} bytes of labels and scores, at most 67108864 are allowed" in response.text
