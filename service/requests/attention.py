@@ -167,7 +167,7 @@ def _layers(wanted: Literal["all", "last"] | list[int], count: int) -> tuple[int
 
 
 def _heads(wanted: list[int], layers: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
-    heads = tuple(dict.fromkeys(wanted))  # first: 70,000 of one head held the event loop for as often as there are layers
+    heads = tuple(dict.fromkeys(wanted))  # once: a request may name one head 70,000 times
     for layer, count in zip(layers, counts, strict=True):
         if max(heads) >= count:
             has = f"has {count} heads, valid indices are 0 to {count - 1}" if count else "has no heads"
