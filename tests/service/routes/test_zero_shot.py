@@ -8,8 +8,10 @@ import pytest
 
 from model.artifact import read_manifest
 from polyhead import Engine
+from service.answers.scores import zero_shot_labels
 from service.errors import TooLarge
-from service.requests.zero_shot import ZeroShotRequest
+from service.requests.schemas import EncodeRequest
+from service.requests.zero_shot import ZeroShotPlan, ZeroShotRequest
 from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import LONGEST, TaskArtifact
 
@@ -44,6 +46,14 @@ def test_labels_are_ranked_as_by_the_pipeline(
         assert found["labels"] == own[0] == expected["labels"]
         np.testing.assert_allclose(found["scores"], expected["scores"], atol=1e-5)
         np.testing.assert_allclose(found["scores"], own[1], atol=1e-6)
+
+
+@pytest.mark.parametrize(("entailment", "contradiction"), [(0, 2), (1, 0), (2, 0)])
+def test_a_label_by_itself_is_judged_against_contradiction(entailment: int, contradiction: int) -> None:
+    logits = np.array([[1, 2, 4]], dtype=np.float32)
+    plan = ZeroShotPlan(["a"], ["b"], EncodeRequest(), "entailment", entailment)
+    ((_, found),) = zero_shot_labels(plan, logits)
+    np.testing.assert_allclose(found, 1 / (1 + np.exp(logits[:, contradiction] - logits[:, entailment])), rtol=1e-6)
 
 
 def test_an_embedder_ranks_by_cosines(client: Client, embedder: TaskArtifact) -> None:
