@@ -41,10 +41,11 @@ def build_attention(
     plan: AttentionPlan, tokenized: Sequence[TokenizedInput], results: Sequence[JobResult], tokenizer: Tokenizer
 ) -> list[dict[str, Any]]:
     """One entry an input."""
-    selection, entries = plan.selection, []
-    options, sources = selection.options, {"layers": list(selection.layers), "heads": selection.heads_by_layer}
+    selection, options, entries = plan.selection, plan.selection.options, []
     for axes, item, result in zip(plan.axes, tokenized, results, strict=True):
         tokens = tokenizer.tokens(item)
+        # Lists of its own for each entry, since they are emptied as they are written.
+        sources = {"layers": list(selection.layers), "heads": selection.heads_by_layer}
         if options.form == "stats":
             found = make_statistics(result.attentions, selection, axes, input_ids=item.input_ids, tokens=tokens)
             entries.append({**sources, "statistics": found})

@@ -167,11 +167,12 @@ def _layers(wanted: Literal["all", "last"] | list[int], count: int) -> tuple[int
 
 
 def _heads(wanted: list[int], layers: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
+    heads = tuple(dict.fromkeys(wanted))  # once: a request may name one head 70,000 times
     for layer, count in zip(layers, counts, strict=True):
-        if max(wanted) >= count:
+        if max(heads) >= count:
             has = f"has {count} heads, valid indices are 0 to {count - 1}" if count else "has no heads"
             raise Invalid.at("attention.heads", f"layer {layer} {has}")
-    return tuple(dict.fromkeys(wanted))
+    return heads
 
 
 def count_block_floats(plan: AttentionPlan, tokenized: Sequence[TokenizedInput]) -> int:

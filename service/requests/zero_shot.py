@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import orjson
 from pydantic import ConfigDict, Field
 
 from model.artifact import Manifest
@@ -18,7 +19,7 @@ from service.wire import AnswerModel, RequestModel
 
 SLOT = "{}"
 TEMPLATES = {"entailment": "This example is {}.", "cosine": SLOT}  # the first is the pipeline's of `transformers`
-LABEL_BYTES = 48  # of a label in an answer, besides its own: its score, and the JSON around both
+LABEL_BYTES = 46  # of a label in an answer, besides its own as JSON: its score, and the JSON around both
 Method = Literal["entailment", "cosine"]
 Template = Annotated[str, Field(max_length=1024)]  # every pair holds it
 
@@ -58,7 +59,7 @@ class ZeroShotRequest(ModelChoice):
         """What the model reads.
 
         Raises:
-            Invalid: no labels, or a template without a place for the label.
+            Invalid: no labels, or a template without one place for the label.
             TooLarge: more than `most` pairs, or texts and labels.
             WrongTask: the model neither judges entailment nor has vectors.
         """
@@ -70,8 +71,8 @@ class ZeroShotRequest(ModelChoice):
             labels = [part.strip() for part in labels.split(",") if part.strip()]
         if not labels:
             raise Invalid.at("candidate_labels", "Field required: give at least one label")
-        if template is not None and SLOT not in template:
-            raise Invalid.at("hypothesis_template", f"expected {SLOT} where the label goes")
+        if template is not None and template.count(SLOT) != 1:  # with 500 places 1 MB of labels would become 500
+            raise Invalid.at("hypothesis_template", f"expected {SLOT} once, where the label goes")
         texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
         entailment, multi_label = entailment_label(manifest), bool(given.multi_label)
         method: Method = "cosine" if entailment is None else "entailment"
@@ -144,7 +145,7 @@ def label_bytes(labels: Sequence[str], texts: int, most: int, *, param: str) -> 
     Raises:
         TooLarge: more bytes than `most`.
     """
-    size = texts * sum(len(label.encode()) + LABEL_BYTES for label in labels)
+    size = texts * sum(len(orjson.dumps(label)) + LABEL_BYTES for label in labels)
     if size > most:
         raise TooLarge.at(
             param,

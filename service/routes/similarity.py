@@ -65,10 +65,11 @@ class SimilarityRequest(Truncation, ModelChoice):
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
-        if self.inputs is not None:
-            is_one = self.model_fields_set <= {"inputs", "parameters", "model"}
+        given = {name for name in self.model_fields_set if getattr(self, name) is not None}
+        if "inputs" in given:
+            is_one = given <= {"inputs", "parameters", "model"}
         else:
-            is_one = None not in (self.source, self.targets) and self.parameters is None
+            is_one = {"source", "targets"} <= given and "parameters" not in given
         if not is_one:
             raise ValueError("expected source and targets with their options, or inputs with theirs in parameters")
         return self

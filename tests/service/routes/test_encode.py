@@ -1,6 +1,7 @@
 """`POST /encode`: the answers, each figure computed a second time here."""
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tests.service.fake_engine import (
     attention_weights,
     hidden_states,
 )
+from tests.service.routes.conftest import Client, post
 
 
 def ids_of(text: str) -> list[int]:
@@ -129,6 +131,12 @@ def test_attention_of_each_input_has_its_own_size_and_offsets_in_characters(serv
         weights = np.array(entry["weights"][0])
         assert weights.shape == (2, len(entry["tokens"]), len(entry["tokens"]))
         np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-6)
+
+
+def test_each_entry_of_a_large_answer_names_its_heads(client: Client, default_artifact: Path) -> None:
+    """Lists are emptied as they are written, so entries share none."""
+    answer = post(client(default_artifact), "/encode", inputs=["cat " * 60] * 2, attention={"layers": "all"})
+    assert [entry["heads"] for entry in answer["attention"]] == [[[*range(12)]] * 6] * 2
 
 
 def test_vectors_that_are_not_finite_are_an_error_not_null(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,14 +51,14 @@ def test_a_long_text_is_read_in_windows_joined(client: Client, token_classifier:
     import torch  # noqa: PLC0415 - seconds to import
 
     asked = client(token_classifier.artifact)
-    wanted = {"overlap": 10, "ignore_labels": []}
+    wanted = {"overlap": 30, "ignore_labels": []}
     answer = post(asked, "/encode", inputs=LONG, long_texts="windows", entities=wanted)
     (whole,) = post(asked, "/encode", inputs=LONG, long_texts="windows")["scores"]
-    found = post(asked, "/predict", inputs=LONG, overlap=10, ignore_labels=[])
+    found = post(asked, "/predict", inputs=LONG, overlap=30, ignore_labels=[])
     same(found, answer["entities"][0])
     tokens = pipeline.tokenizer(LONG, truncation=False, verbose=False)["input_ids"]
     assert len(whole) == len(tokens) > 2 * LONGEST
-    assert answer["items"][0]["windows"] == -(-(len(tokens) - 2 - 10) // (LONGEST - 2 - 10))
+    assert answer["items"][0]["windows"] == -(-(len(tokens) - 2 - 30) // (LONGEST - 2 - 30))
     first = torch.tensor([[*tokens[: LONGEST - 1], tokens[-1]]])
     with torch.inference_mode():
         logits = pipeline.model(first).logits[0].softmax(dim=-1)

@@ -8,8 +8,10 @@ import pytest
 
 from model.artifact import read_manifest
 from polyhead import Engine
+from service.answers.scores import zero_shot_labels
 from service.errors import TooLarge
-from service.requests.zero_shot import ZeroShotRequest
+from service.requests.schemas import EncodeRequest
+from service.requests.zero_shot import ZeroShotPlan, ZeroShotRequest
 from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import LONGEST, TaskArtifact
 
@@ -46,6 +48,14 @@ def test_labels_are_ranked_as_by_the_pipeline(
         np.testing.assert_allclose(found["scores"], own[1], atol=1e-6)
 
 
+@pytest.mark.parametrize(("entailment", "contradiction"), [(0, 2), (1, 0), (2, 0)])
+def test_a_label_by_itself_is_judged_against_contradiction(entailment: int, contradiction: int) -> None:
+    logits = np.array([[1, 2, 4]], dtype=np.float32)
+    plan = ZeroShotPlan(["a"], ["b"], EncodeRequest(), "entailment", entailment)
+    ((_, found),) = zero_shot_labels(plan, logits)
+    np.testing.assert_allclose(found, 1 / (1 + np.exp(logits[:, contradiction] - logits[:, entailment])), rtol=1e-6)
+
+
 def test_an_embedder_ranks_by_cosines(client: Client, embedder: TaskArtifact) -> None:
     asked = client(embedder.artifact)
     answer = asked.post("/zero-shot", json={"inputs": TEXTS[0], "candidate_labels": "cats, wider , a"}).json()
@@ -65,9 +75,15 @@ def test_as_many_texts_and_labels_as_are_allowed_are_taken(embedder: TaskArtifac
         request.plan(manifest, 3)
 
 
-def test_every_text_has_every_label_and_that_is_bounded(client: Client, embedder: TaskArtifact) -> None:
-    """1 MB of labels would be answered to each of 1,000 texts: 1 GB."""
-    body = {"inputs": ["the cat"] * 1000, "candidate_labels": [f"{'a' * 900}{n}" for n in range(900)]}
+@pytest.mark.parametrize(
+    ("labels", "size"),
+    [([f"{'a' * 900}{n}" for n in range(900)], 855_790_000), (["\1" * 20_000], 120_048_000)],
+    ids=["1 MB of them", "written as six characters each"],
+)
+def test_every_text_has_every_label_and_that_is_bounded(
+    client: Client, embedder: TaskArtifact, labels: list[str], size: int
+) -> None:
+    body = {"inputs": ["the cat"] * 1000, "candidate_labels": labels}
     response = client(embedder.artifact).post("/zero-shot", json=body)
     assert response.status_code == 413
-    assert "the answer would hold 855790000 bytes of labels and scores, at most 67108864 are allowed" in response.text
+    assert f"the answer would hold {size} bytes of labels and scores, at most 67108864 are allowed" in response.text
