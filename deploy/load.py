@@ -80,7 +80,10 @@ def main(arguments: Sequence[str] | None = None, stopped: threading.Event | None
     parser.add_argument("--rate", type=float, default=20.0, help="requests a second (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="until told to end, unless given")
     given = parser.parse_args(arguments)
-    found = run(urlsplit(given.url).netloc, given.rate, given.seconds, stopped)
+    url = urlsplit(given.url)
+    if not (url.scheme == "http" and url.netloc and given.rate > 0):
+        parser.error("expected --url http://HOST:PORT and a --rate above 0")
+    found = run(url.netloc, given.rate, given.seconds, stopped)
     sys.stdout.write(", ".join(f"{count} x {status}" for status, count in sorted(found.items())) + "\n")
     return 0
 

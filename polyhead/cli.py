@@ -71,6 +71,7 @@ FormatFlag = Annotated[
 JsonFlag = Annotated[bool, typer.Option("--json", help="JSON lines")]
 TopFlag = Annotated[int | None, typer.Option(min=1, help="only the best N [default: all]")]
 SameAsFlag = Annotated[Path | None, typer.Option("--model", metavar="DIR", help="the same, as a flag")]
+_TWICE = "--model is the argument as a flag: give one of the two"
 
 
 def _show_version(wanted: bool) -> None:
@@ -280,6 +281,7 @@ def classify(
 
 @app.command(cls=OneLine)
 def info(
+    context: typer.Context,
     artifact: Artifact = None,
     model: SameAsFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="the whole manifest, as JSON")] = False,
@@ -287,11 +289,11 @@ def info(
     """Describe an artifact: its model, task, network and files. `polyhead verify` checks the files."""
     from polyhead.info import info as run  # noqa: PLC0415 - imported when it is wanted
 
-    run(_artifact(artifact or model), as_json=as_json)
+    run(_artifact(context, artifact, model), as_json=as_json)
 
 
 @app.command(cls=OneLine)
-def verify(artifact: Artifact = None, model: SameAsFlag = None) -> None:
+def verify(context: typer.Context, artifact: Artifact = None, model: SameAsFlag = None) -> None:
     """Check an artifact's files, and that it loads.
 
     Every file has the size and SHA-256 that the manifest says, the tokenizer can be read, and the graph loads. Exit
@@ -299,7 +301,7 @@ def verify(artifact: Artifact = None, model: SameAsFlag = None) -> None:
     """
     from polyhead.info import verify as run  # noqa: PLC0415 - imported when it is wanted
 
-    run(_artifact(artifact or model))
+    run(_artifact(context, artifact, model))
 
 
 @app.command(cls=OneLine)
@@ -338,6 +340,8 @@ def tune(
 
     if cores is not None and cores > usable_cores():
         context.fail(f"--cores must be from 1 to {usable_cores()}, those this process may use")
+    if models and model:
+        context.fail(_TWICE)
     run(models or [model or default_artifact()], cores or usable_cores(), seconds, aim, max_batch_tokens or [])
 
 
@@ -391,12 +395,14 @@ def _source(
     return Source(tuple(texts), path or STANDARD_INPUT, fields, kind)
 
 
-def _artifact(named: Path | None) -> Path:
+def _artifact(context: typer.Context, argument: Path | None, flag: Path | None) -> Path:
     """The artifact that the command line names, or the default one."""
     from model.artifact import ArtifactError  # noqa: PLC0415 - imported when it is wanted
     from polyhead.models import default_artifact, is_hub_id  # noqa: PLC0415 - likewise
 
-    found = named or default_artifact()
+    if argument and flag:
+        context.fail(_TWICE)
+    found = argument or flag or default_artifact()
     if is_hub_id(found):
         raise ArtifactError(f"{found} is no folder here: `polyhead export {found}` makes an artifact of it")
     return found

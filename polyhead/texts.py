@@ -186,9 +186,11 @@ def _require_columns(name: str, columns: Sequence[str], fields: Fields) -> None:
 def _cells(file: Any, name: str, fields: Fields, delimiter: str) -> Iterator[Row]:
     csv.field_size_limit(MOST_CELL_CHARACTERS)
     reader = csv.reader((f"{line}\n" for line in _lines(file, name)), delimiter=delimiter, strict=True)
+    began = 1  # line of the record that is read: a quote that is never closed takes the rest of the file
     try:
         columns = next(reader, [])
         _require_columns(name, columns, fields)
+        began = reader.line_num + 1
         for cells in reader:
             place = f"{name}, line {reader.line_num}"
             if cells and len(cells) != len(columns):
@@ -196,11 +198,11 @@ def _cells(file: Any, name: str, fields: Fields, delimiter: str) -> Iterator[Row
                 raise InputError(f"{place}: {wanted}")
             if cells:
                 yield _row(dict(zip(columns, cells, strict=True)), fields, place)
+            began = reader.line_num + 1
     except csv.Error as error:
         fault = str(error).replace("\t", "\\t")
-        place = f"{name}, line {reader.line_num}"
         raise InputError(
-            f"{place}: a cell that holds quotes is in quotes, each of its own written twice ({fault})"
+            f"{name}, line {began}: a cell that holds quotes is in quotes, each of its own written twice ({fault})"
         ) from error
 
 

@@ -26,6 +26,13 @@ def test_a_service_that_is_gone_ends_nothing() -> None:
     assert main(["--url", "http://127.0.0.1:1", "--seconds", "0.05"]) == 0
 
 
+@pytest.mark.parametrize("flag", ["--url=localhost:8000", "--url=https://a", "--rate=0"])
+def test_what_nothing_can_be_sent_to_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([flag, "--seconds", "0"])
+    assert "expected --url http://HOST:PORT and a --rate above 0" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_what_it_saw_when_it_is_told_to_end(told: signal.Signals) -> None:
     with socket.create_server(("127.0.0.1", 0)) as service:

@@ -112,6 +112,11 @@ def test_the_strongest_lines_are_kept(viewer: ViewerPage, generator: np.random.G
     assert left_out.max() <= weakest
 
 
+def test_a_bar_is_as_long_as_its_share_of_the_number_farthest_from_0(viewer: ViewerPage) -> None:
+    shares = "return module.bars(argument).map((bar) => bar.style.getPropertyValue('--share'))"
+    assert viewer.module("dom", shares, [["a", 1], ["b", -4]]) == ["0.25", "0"]
+
+
 def test_the_grid_is_planned_within_the_servers_limits(viewer: ViewerPage) -> None:
     def plan(counts: list[int], first: int, num_tokens: int, answer: int, work: int = 2**28) -> Any:
         limits = {"max_attention_bytes": answer, "max_attention_work_bytes": work}

@@ -75,6 +75,19 @@ def test_nothing_of_the_text_before_stands_beside_the_new_one(open_viewer: OpenV
     assert viewer.page.locator("#statistics").inner_text() not in {"", before}
 
 
+def test_an_effect_names_no_token_of_the_text_before(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer("off=1.2", a=OTHER)
+    held: list[Route] = []
+    viewer.page.route("**/tokenize", lambda route: held.extend([route]))
+    viewer.type("Hi")
+    expect(viewer.page.locator(".tile.waiting")).not_to_have_count(0)
+    viewer.page.locator("#grid [data-key='2.3']").click()
+    expect(viewer.page.locator("#effect [data-effect]")).to_be_visible()
+    expect(viewer.page.locator("#effect li")).to_have_count(0)
+    held[0].fallback()
+    expect(viewer.page.locator("#effect li")).to_have_count(3)
+
+
 def test_a_similarity_is_not_shown_of_another_pair(open_viewer: OpenViewer) -> None:
     viewer = open_viewer("mode=pair", a="A cat sat.", b="A dog ran.")
     expect(viewer.page.locator("#similarity")).not_to_be_empty()

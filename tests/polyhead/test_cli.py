@@ -147,6 +147,12 @@ def test_the_variable_names_the_artifact_of_every_command(
     assert ("named" if is_named else "of the variable") in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_an_artifact_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("info", "tune"):
+        assert main([command, "one", "--model", "other"]) == 2
+        assert "give one of the two" in capsys.readouterr().err
+
+
 def test_tune_measures_what_is_named_or_the_variables_artifact(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[Path]] = []
     monkeypatch.setattr("polyhead.tune.tune", lambda models, *_: seen.append(models))

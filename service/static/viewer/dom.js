@@ -57,9 +57,9 @@ export function pane(...words) {
   return { figure: element("figure", { className: "pane" }, caption, host), caption, host };
 }
 
-/** List entries of [name, number], each with a bar as long as its `size` is of the largest. */
+/** List entries of [name, number], each with a bar as long as its `size` is of the number farthest from 0. */
 export function bars(entries, size = (value) => Math.max(0, value)) {
-  const most = Math.max(...entries.map(([, value]) => size(value))) || 1;
+  const most = Math.max(...entries.map(([, value]) => Math.abs(value))) || 1;
   return entries.map(([name, value]) => {
     const item = element("li", {}, name, element("span", { className: "number", textContent: formatEffect(value) }));
     item.style.setProperty("--share", size(value) / most);

@@ -115,6 +115,7 @@ export class EffectPanel {
   reset() {
     this.#ranking.end();
     this.#measuring.end();
+    this.#labels = [];
     byId("effect").replaceChildren();
     this.#grid.showEffects(null);
     this.#offerRanking();
