@@ -55,9 +55,13 @@ def write_network(folder: Path, encoder: Encoder, like: Checkpoint) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     begun = folder / f"{NEXT}.part"
     shutil.rmtree(begun, ignore_errors=True)
-    for name, content in files.items():
-        (begun / name).parent.mkdir(parents=True, exist_ok=True)
-        write_whole(begun / name, content)
+    try:
+        for name, content in files.items():
+            (begun / name).parent.mkdir(parents=True, exist_ok=True)
+            write_whole(begun / name, content)
+    except BaseException:
+        shutil.rmtree(begun, ignore_errors=True)  # else the folder is not empty, and refused when asked again
+        raise
     begun.rename(folder / NEXT)
     complete_network(folder)
 

@@ -144,4 +144,6 @@ def _read_heads(path: Path, config: EncoderConfig) -> Places:
             raise RunError(
                 f"{path} removes head {head} of layer {layer}: the network has {list(config.num_heads)} heads"
             )
+    if not places:
+        raise RunError(f"{path} removes no head")
     return [list(place) for place in dict.fromkeys(map(tuple, places))]

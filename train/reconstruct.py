@@ -24,12 +24,20 @@ from train.embedding import encoder_layers
 UnitKind = Literal["heads", "neurons"]
 RIDGE = 1e-3  # of the mean square of an input; keeps weights where the data say little
 
-# `sandwich_norm` and the norms of DeBERTa's kind norm what a layer adds, so the fit would take it for the sum;
-# `shared_layers` would fit one weight to several layers; the others are read by no line of the fit.
-UNKNOWN = (
-    *("sandwich_norm", "attention_residual_norm", "shared_layers", "query_key_layer_norm", "value_norm"),
-    *("local_head_size", "layer_signal_size", "position_scores"),
-)
+# A setting that does not stand here must have its default: one that is added later is refused until it is known here.
+# `sandwich_norm` norms what a layer adds, so the fit would take it for the sum; `shared_layers` would fit one weight
+# to several layers.
+ANY_VALUE = {
+    *("vocab_size", "hidden_size", "num_heads", "d_k", "d_v", "max_positions"),
+    *("intermediate_size", "intermediate_sizes"),
+    *("type_vocab_size", "token_size", "activation", "gated", "up_bias", "down_bias", "attention_bias", "output_bias"),
+    *("norm", "norm_bias", "norm_eps", "pre_norm", "embedding_norm", "first_attention_norm", "final_norm"),
+    *("positions", "attention_positions", "causal", "rope_theta", "rope_divisor", "rope_scaling", "local_rope_theta"),
+    *("local_layers", "window", "relative_buckets", "relative_distance", "original_heads", "kept_heads"),
+    *("num_key_value_heads", "query_groups", "score_scale", "query_key_norm"),
+    *("value_activation", "value_residual", "learned_value_residual", "output_gate", "head_dropout"),
+    *("pooling", "projections", "task", "task_settings"),
+}
 
 
 def require_fittable(config: EncoderConfig) -> None:
@@ -41,7 +49,7 @@ def require_fittable(config: EncoderConfig) -> None:
     unknown = [
         f"{field.name} {getattr(config, field.name)!r:.100}"
         for field in fields(config)
-        if field.name in UNKNOWN and getattr(config, field.name) != field.default
+        if field.name not in ANY_VALUE and getattr(config, field.name) != field.default
     ]
     if unknown:
         raise UnsupportedModel(f"training without some heads knows no form of {', '.join(unknown)}: take another model")

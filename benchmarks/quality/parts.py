@@ -137,7 +137,7 @@ def classifiers() -> None:
                 csv.writer(opened).writerows(rows)
         work = list(product(arguments.networks, range(arguments.seeds)))
         for network, seed in tqdm(work, desc="training", unit="network", disable=None):
-            accuracies[network].append(_train(network, Path(folder), seed, arguments.epochs))
+            accuracies[network].append(train_classifier(network, Path(folder), seed, arguments.epochs))
     first = sum(accuracies[arguments.networks[0]])
     for network, encoder, taken in zip(arguments.networks, encoders, seconds, strict=True):
         found = accuracies[network]
@@ -166,12 +166,13 @@ def layer_parameters(encoder: Encoder) -> int:
     return sum(parameter.numel() for layer in encoder.layers for parameter in layer.parameters())
 
 
-def _train(network: str, folder: Path, seed: int, epochs: float) -> float:
+def train_classifier(network: str, folder: Path, seed: int, epochs: float) -> float:
     """Accuracy in percent after the last step."""
     output = Path(tempfile.mkdtemp(dir=folder)) / "trained"
     files = ("--rows", str(folder / "rows.csv"), "--held-out", str(folder / "judged.csv"), "--output", str(output))
     length = ("--seed", str(seed), "--epochs", str(epochs), "--evaluations", "1", "--batch-size", "32")
-    command = [sys.executable, "-m", "train", "classify", network, *files, *length, "--learning-rate", "5e-5"]
+    trainer = (sys.executable, "-m", "polyhead", "train", "classify")
+    command = [*trainer, network, *files, *length, "--learning-rate", "5e-5"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
     if done.returncode:
         raise CannotMeasure(f"{network} could not be trained: {last_line(done.stderr)}")

@@ -131,7 +131,7 @@ def read_definitions(path: Path, documents: int) -> list[tuple[str, str]]:
     for word, definition in rows:
         chosen.setdefault(word, definition)
     if len(chosen) < documents:
-        raise CannotMeasure(f"{path} defines {len(chosen)} words, {documents} are wanted: lower --documents")
+        raise CannotMeasure(f"{path} defines {len(chosen)} words, {documents} are wanted: give more of them")
     return list(chosen.items())[:documents]
 
 

@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from benchmarks.lib.command import CannotMeasure
-from benchmarks.quality.parts import split
+from benchmarks.quality.parts import split, train_classifier
 from benchmarks.quality.vectors import (
     DEPTH,
     NOT_CHOSEN_BY,
@@ -43,7 +43,7 @@ def test_definitions_are_drawn_by_their_hashes_a_word_once(tmp_path: Path) -> No
     assert len({word for word, _ in drawn}) == 20
     path.write_text("".join(reversed(lines)))
     assert read_definitions(path, 20) == drawn == read_definitions(path, 40)[:20]
-    with pytest.raises(CannotMeasure, match="defines 40 words, 41 are wanted: lower --documents"):
+    with pytest.raises(CannotMeasure, match="defines 40 words, 41 are wanted: give more of them"):
         read_definitions(path, 41)
     path.write_text("alone\n")
     with pytest.raises(CannotMeasure, match="is no CSV of word,definition"):
@@ -68,6 +68,14 @@ def test_spearman_of_some_of_the_pairs(pairs_file: Path, generator: np.random.Ge
     _, judged = halve(20)  # the pairs that heads are not chosen by
     figures = found.figures(found)
     assert figures[NOT_CHOSEN_BY] == found.spearman(sorted(judged)) != figures["spearman"]
+
+
+@pytest.mark.slow
+def test_a_classifier_that_cannot_be_trained_says_what_training_says(tmp_path: Path) -> None:
+    for name in ("rows.csv", "judged.csv"):
+        (tmp_path / name).write_text("good,positive\nbad,negative\n")
+    with pytest.raises(CannotMeasure, match="model could not be trained: polyhead train classify failed: .*: 2 rows"):
+        train_classifier("model", tmp_path, 0, 1.0)
 
 
 @pytest.mark.slow

@@ -148,3 +148,8 @@ def test_settings_that_describe_no_layers_are_refused(task: str, change: dict[st
     settings = {**written.get(task, {}), **change}
     with pytest.raises(ConfigError, match=message):
         EncoderConfig.from_dict({**TINY.to_dict(), "task": task, "task_settings": settings})
+
+
+def test_a_flag_that_a_published_layer_gives_as_a_text_is_refused() -> None:
+    with pytest.raises(ConfigError, match="projections.bias is 'no': expected true or false"):
+        Projection(size=3, bias="no")  # type: ignore[arg-type]

@@ -48,9 +48,9 @@ def test_rows_are_the_same_in_every_form(tmp_path: Path) -> None:
         assert [row.fields for row in found] == rows
         assert found[4].place.endswith(f"rows.{ending}, line 5")
         assert file.examples == 9
-    more = write(tmp_path / "more.jsonl", '{"anchor": "a", "positive": "b", "negative_1": "c"}\n' * 8)
+    more = write(tmp_path / "more.jsonl", '{"anchor": "query", "positive": "question", "negative_1": "label"}\n' * 8)
     (row, *_), _ = read_rows(more, ("anchor", "positive"), optional=("negative_1", "negative_2"))
-    assert row.fields == ("a", "b", "c")
+    assert row.fields == ("query", "question", "label")  # texts, and no header
 
 
 TREE = """# text = Dogs don't

@@ -141,5 +141,6 @@ def test_a_network_that_is_replaced_is_the_earlier_or_the_later_one(
         patch.setattr("os.fsync" if moved is None else "os.replace", full if moved is None else killed)
         with pytest.raises(OSError if moved is None else KeyboardInterrupt):
             write_network(folder, other, tiny_checkpoint)
+    assert not (folder / ".next.part").exists()  # it would make a folder that is written anew not empty
     complete_network(folder)
     assert_same(read_back(folder).encoder, tiny_checkpoint.encoder if moved is None else other)

@@ -53,9 +53,10 @@ def test_what_cannot_be_told(tiny_folder: Path, text_file: Path, tmp_path: Path)
     with patch("train.heal.prune", found), pytest.raises(RunError, match="no head can go for 1e-09 points: allow more"):
         heal(tiny_folder, text_file, lose=1e-9)
     heads = tmp_path / "heads.json"
-    heads.write_text(json.dumps({"removed": [[7, 0]]}))
-    with pytest.raises(RunError, match="removes head 0 of layer 7"):
-        heal(tiny_folder, text_file, heads=heads)
+    for removed, message in ([[[7, 0]], "removes head 0 of layer 7"], [[], "removes no head"]):
+        heads.write_text(json.dumps({"removed": removed}))
+        with pytest.raises(RunError, match=message):
+            heal(tiny_folder, text_file, heads=heads)
 
 
 def test_a_head_that_is_named_twice_goes_once(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:

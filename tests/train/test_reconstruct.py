@@ -1,7 +1,7 @@
 """Networks whose heads can stand for each other are repaired exactly; others at least nearly."""
 
 import itertools
-from dataclasses import replace
+from dataclasses import fields, make_dataclass, replace
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ import torch
 from export.errors import UnsupportedModel
 from export.pruning.removal import remove_heads
 from export.texts import TextBatch, TokenizedText
+from model.config import EncoderConfig
 from model.encoder import Encoder
 from tests.networks import TINY, draw_weights, random_batches, vary
 from tests.train.conftest import draw
@@ -148,3 +149,6 @@ def test_what_the_fit_does_not_know_is_refused_by_name() -> None:
         require_fittable(vary(pre_norm=True, sandwich_norm=True))
     with pytest.raises(UnsupportedModel, match=r"no form of shared_layers \(0, 0\)"):
         require_fittable(vary(shared_layers=(0, 0)))
+    later = make_dataclass("Later", [("added_later", int, 0)], bases=(EncoderConfig,), frozen=True, kw_only=True)
+    with pytest.raises(UnsupportedModel, match="no form of added_later 1"):
+        require_fittable(later(**{field.name: getattr(TINY, field.name) for field in fields(TINY)}, added_later=1))
