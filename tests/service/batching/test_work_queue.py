@@ -167,6 +167,8 @@ async def test_what_comes_while_all_threads_work_adds_nothing_to_their_list() ->
     work.release()
     await asyncio.gather(*tasks)
     assert len(work.done) == 150
+    for _ in range(5):
+        assert await queue.run([work.part("later")], list, None) == ["later"]
     queue.close()
 
 
