@@ -168,7 +168,8 @@ async def test_what_comes_while_all_threads_work_adds_nothing_to_their_list() ->
     await asyncio.gather(*tasks)
     assert len(work.done) == 150
     for _ in range(5):
-        assert await queue.run([work.part("later")], list, None) == ["later"]
+        await asyncio.sleep(0.01)  # the threads have nothing to do by then
+        assert await asyncio.wait_for(queue.run([work.part("later")], list, None), PATIENCE) == ["later"]
     queue.close()
 
 
