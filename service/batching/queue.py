@@ -152,7 +152,7 @@ class JobQueue(Generic[R]):
 
     def remove(self, request: R) -> None:
         """Drops what is left of a request; nothing where nothing is."""
-        for text in list(self._requests.get(request, ())):
+        for text in reversed(list(self._requests.get(request, ()))):  # the last are at the lines' ends: nothing moves
             self._take_out(text)
 
     def take(self, share: int) -> list[QueuedText[R]]:
@@ -211,7 +211,8 @@ class JobQueue(Generic[R]):
 
     def _candidates(self, head: QueuedText[R], keep: float) -> list[tuple[float, int, QueuedText[R], Line[R]]]:
         """A heap of the first text of every length that may share a batch with `head`."""
-        lengths = range(math.ceil(head.length * keep), math.floor(head.length / keep) + 1)
+        longest = min(math.floor(head.length / keep), self.limits.max_tokens // 2)
+        lengths = range(math.ceil(head.length * keep), longest + 1)
         lines = [line for length in lengths if (line := self._lines.get((head.layers, length)))]
         candidates = [(*line[0], line) for line in lines]
         heapq.heapify(candidates)

@@ -82,6 +82,7 @@ class WorkQueue:
         self._lock = threading.Lock()
         self._queue: JobQueue[_Request] = JobQueue(_ONE_PART)
         self._at_work = 0  # what the parts cost that are being done
+        self._idle = threads  # that the pool has nothing to do for
         self._rate = DrainRate()
         self._is_closed = False
         self.pool = ThreadPoolExecutor(threads, name, initializer=lower_thread_priority, initargs=(nice,))
@@ -149,8 +150,9 @@ class WorkQueue:
             refusal = self._refusal(sum(text.length for text in texts), seconds)
             if refusal is None:
                 self._queue.add(request, texts, time.monotonic())
-                for _ in range(min(len(texts), self._num_threads)):
+                for _ in range(min(len(texts), self._idle)):
                     self.pool.submit(self._take_turns)
+                    self._idle -= 1
                 return
         try:
             raise refusal
@@ -175,10 +177,11 @@ class WorkQueue:
         """Does the part whose turn it is, on a thread of the pool; returns what it cost, 0 where none is left."""
         with self._lock:
             if self._is_closed or not (taken := self._queue.take(1)):
+                self._idle += 1
                 return 0
             (text,) = taken
             self._at_work += text.length
-        request = text.request
+        request, cost = text.request, text.length
         try:
             self._before_part()
             started = time.monotonic()
@@ -191,8 +194,9 @@ class WorkQueue:
             request.resolve(None, error if isinstance(error, Exception) else InternalError())
         finally:
             with self._lock:
-                self._at_work -= text.length
-        return text.length
+                self._at_work -= cost
+            del request, text, taken  # an error holds this frame, and the request the error
+        return cost
 
     def _count(self, text: QueuedText[_Request], seconds: float) -> bool:
         """Counts a part that is done; returns whether it was its request's last one."""

@@ -171,3 +171,11 @@ def test_work_grows_with_the_texts_not_with_their_square() -> None:
         grow(4000)
         large = lines() - small
     assert large < 8 * 1.5 * small, f"{small} lines for 500 texts, {large} for 4000"
+
+
+def test_a_text_that_runs_alone_looks_for_no_others() -> None:
+    queue: JobQueue[QueuedRequest] = JobQueue(BatchLimits(max_tokens=256, max_padding=0.25, max_pairs=10**9))
+    add(queue, [100_000, 100_000], now=0.0)
+    with counted_lines() as lines:
+        assert len(queue.take(256)) == 1
+        assert lines() < 200

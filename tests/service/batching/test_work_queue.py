@@ -1,8 +1,10 @@
 """Requests take turns, and are refused once too much waits."""
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from unittest.mock import Mock
 
 import pytest
@@ -135,6 +137,40 @@ async def test_a_part_that_fails_fails_its_request_alone() -> None:
         await bad
     queue.close()
     assert work.done == ["good"]
+
+
+async def test_a_request_that_failed_is_gone_without_a_collection_of_garbage() -> None:
+    def fail(_: list[str]) -> None:
+        raise Invalid("no such text")
+
+    queue, work = WorkQueue("work", 1), Work()
+    part, gone = work.part("a"), threading.Event()
+    weakref.finalize(part.work, gone.set)
+    work.release()
+    gc.disable()
+    try:
+        with pytest.raises(Invalid):
+            await queue.run([part], fail, None)
+        del part
+        assert await asyncio.to_thread(gone.wait, PATIENCE)
+    finally:
+        gc.enable()
+    queue.close()
+
+
+async def test_what_comes_while_all_threads_work_adds_nothing_to_their_list() -> None:
+    queue, work = WorkQueue("work", 2), Work()
+    tasks = [await begin(queue, work.part("a"), work.part("b"), work.part("c")) for _ in range(50)]
+    await work.wait_begun()
+    await work.wait_begun()
+    assert queue.pool._work_queue.qsize() == 0
+    work.release()
+    await asyncio.gather(*tasks)
+    assert len(work.done) == 150
+    for _ in range(5):
+        await asyncio.sleep(0.01)  # the threads have nothing to do by then
+        assert await asyncio.wait_for(queue.run([work.part("later")], list, None), PATIENCE) == ["later"]
+    queue.close()
 
 
 async def test_closing_fails_what_waits() -> None:
