@@ -178,7 +178,7 @@ def _read_nomic_bert_config(config: Mapping[str, Any], pooling: Pooling) -> Enco
 
 def _own_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the model's own code in BERT's words; what that code has no default for must be there."""
-    require_settings(config, {"rotary_emb_fraction": (1,)})
+    require_settings({"rotary_emb_fraction": 0, **config}, {"rotary_emb_fraction": (1,)})  # 0, absent, for its code
     multiple = config.get("pad_vocab_size_multiple", 1)
     return {
         **{name: config[name] for name in NOMIC_BERT_BIASES},  # absent, its code takes them for true

@@ -110,7 +110,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("nomic", NOMIC_OWN, "does not say 'qkv_proj_bias'"),
     ("nomic", {"rotary_emb_base": 10000}, "rotary_emb_base 10000 and rope_theta 1000.0: which is"),
     ("nomic", {"n_embd": 32, "n_layer": 4, "rotary_emb_fraction": 1.0}, "n_layer 4 and num_hidden_layers 3: which is"),
-    ("nomic", {"layer_norm_eps": "absent", "layer_norm_epsilon": 1e-5}, "does not say 'qkv_proj_bias'"),
+    ("nomic", {"layer_norm_eps": "absent", "layer_norm_epsilon": 1e-5}, "rotary_emb_fraction 0: 1 is"),
     ("nomic", {"rope_scaling": {"factor": 2.0}}, "rope_scaling {'factor': 2.0}: None is supported"),
     ("nomic", {"rope_parameters": {"rope_theta": 10.0, "beta": 1}}, "rope_parameters of type default has beta"),
     (
