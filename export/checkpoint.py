@@ -145,7 +145,8 @@ def read_checkpoint(
         stated_length=stated if not max_length and config.positions == "none" and limit < stated <= LARGEST else None,
         pairs=words.pairs,
         pair_wording=words.pair_wording,
-        further_outputs=read_token_outputs(pipeline) | read_query_weights(pipeline, config.vocab_size),
+        further_outputs=read_token_outputs(pipeline, config.hidden_size)
+        | read_query_weights(pipeline, config.vocab_size),
         removed=own.get("removed", {}),
         examples=_read_examples(own),
     )

@@ -163,12 +163,15 @@ def read_pipeline(
         UnsupportedModel: a module or a setting that this version does not reproduce exactly, or a task that it does
             not know.
     """
-    if adapter:
-        network = find_network(folder)
-        trained = find_adapter(network, adapter)
-        if trained is not None and (trained / "modules.json").is_file():
-            return replace(_read(trained, wanted, pooling, allows_pickles), transformer=network)
-    return _read(folder, wanted, pooling, allows_pickles)
+    try:
+        if adapter:
+            network = find_network(folder)
+            trained = find_adapter(network, adapter)
+            if trained is not None and (trained / "modules.json").is_file():
+                return replace(_read(trained, wanted, pooling, allows_pickles), transformer=network)
+        return _read(folder, wanted, pooling, allows_pickles)
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:  # a value of another type
+        raise SourceError(f"{folder}: what stands around the network is malformed: {error!r:.200}") from error
 
 
 def _read(folder: Path, wanted: Task | None, pooling: Pooling | None, allows_pickles: bool) -> Pipeline:
@@ -306,6 +309,8 @@ def _refuse_arguments(settings: Mapping[str, Any]) -> None:
 def _read_prompts(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     prompts = {name: text for name, text in prompts.items() if text is not None}
+    if not all(isinstance(text, str) for text in prompts.values()):  # the service would refuse the artifact
+        raise TypeError(f"prompts {prompts}: expected a text a name")
     if default is not None and default not in list(prompts):  # whatever it is
         raise SourceError(f"{path} has no prompt for its default_prompt_name {default!r:.100}: {list(prompts)}")
     return {"prompts": prompts, "default_prompt_name": default}

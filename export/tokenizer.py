@@ -26,7 +26,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, Metaspace, Wh
 from tokenizers.pre_tokenizers import Sequence as PreTokenizerSequence
 from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
-from export.errors import SourceError, UnsupportedModel
+from export.errors import ExportError, SourceError, UnsupportedModel
 from export.sources import read_json, refuse_pointer
 
 WORDPIECE, BYTE_LEVEL = ("vocab.txt",), ("vocab.json", "merges.txt")
@@ -72,7 +72,9 @@ def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer = _overrule(tokenizer, folder) if path.is_file() else tokenizer
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # a value of another type
+    except ExportError:
+        raise
+    except Exception as error:  # a value of another type, which the Rust side raises bare Exception of
         raise SourceError(f"{folder}: the tokenizer's settings are malformed: {error!r:.200}") from error
     try:
         tokenizer.encode(RARE)  # some faults show only when a tokenizer meets a text
@@ -189,8 +191,8 @@ def build_tokenizer(folder: Path) -> Tokenizer:
     else:
         found = sorted(name for name in present if name.endswith((".model", ".spm", *WORDPIECE, *BYTE_LEVEL)))
         raise SourceError(
-            f"{folder / 'tokenizer.json'} is missing, and {', '.join(found) or 'nothing else'} of a {kind} tokenizer "
-            f"cannot be converted exactly here: {SAVE_FAST}"
+            f"{folder / 'tokenizer.json'} is missing, and a {kind} tokenizer cannot be made exactly of what else is "
+            f"there ({', '.join(found) or 'nothing'}): {SAVE_FAST}"
         )
     refuse_added_tokens(folder, settings, {token.content for token in special})
     tokenizer.add_special_tokens(special)

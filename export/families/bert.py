@@ -146,25 +146,28 @@ DISTILBERT_NAMES: Mapping[str, str] = {
 }
 
 
+def _read_distilbert_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+    named = {"intermediate_size": config["hidden_dim"], "hidden_act": config["activation"]}  # its code reads no others
+    return read_bert({**config, **named, "type_vocab_size": 0, "layer_norm_eps": 1e-12}, pooling)  # as in its code
+
+
 DISTILBERT = Family(
     model_types=("distilbert",),
     settings={
-        **{name: value for name, value in COMMON.items() if name != "layer_norm_eps"},
-        "vocab_size": 30522,
+        "hidden_size": 768,
+        "num_attention_heads": 12,
         "num_hidden_layers": 6,
+        "hidden_dim": 3072,
+        "activation": "gelu",
+        "vocab_size": 30522,
+        "max_position_embeddings": 512,
         "pruned_heads": None,
         "position_embedding_type": "absolute",
     },
     requires={**CAUSAL, **ENCODER_ONLY},
     # The last only makes the table, which is stored.
     unread=("qa_dropout", "tie_weights_", "seq_classif_dropout", "sinusoidal_pos_embds"),
-    aliases={
-        "dim": "hidden_size",
-        "n_heads": "num_attention_heads",
-        "n_layers": "num_hidden_layers",
-        "hidden_dim": "intermediate_size",
-        "activation": "hidden_act",
-    },
+    aliases={"dim": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers"},
     names=DISTILBERT_NAMES,
     prefixes=("distilbert.", "model."),
     ignored=(
@@ -173,10 +176,10 @@ DISTILBERT = Family(
     ),
     classifier=TaskLayers({"pre_classifier": "dense", "classifier": "output"}, lambda _: {"dense_activation": "relu"}),
     masked_lm=TaskLayers(
-        {"vocab_transform": "dense", "vocab_layer_norm": "norm", "vocab_projector": "decoder"}, hidden_act
+        {"vocab_transform": "dense", "vocab_layer_norm": "norm", "vocab_projector": "decoder"},
+        lambda config: {"dense_activation": choose(config, "activation", ACTIVATIONS)},
     ),
-    # The last is written into its code, not into config.json.
-    read_config=lambda config, pooling: read_bert({**config, "type_vocab_size": 0, "layer_norm_eps": 1e-12}, pooling),
+    read_config=_read_distilbert_config,
 )
 
 

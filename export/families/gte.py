@@ -128,6 +128,13 @@ NOMIC_BERT_NAMES: Mapping[str, str | tuple[str, ...]] = {
 }
 
 
+NOMIC_BERT_OWN: Mapping[str, str] = {  # names of the model's own code, which `transformers` does not read
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_layer": "num_hidden_layers",
+    "n_inner": "intermediate_size",
+    "layer_norm_epsilon": "layer_norm_eps",
+}
 NOMIC_BERT_BIASES = ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias")
 NOMIC_BERT_ACTIVATIONS: Mapping[str, str] = {"swiglu": "silu", "geglu": "gelu"}
 NOMIC_BERT_REQUIRES: Mapping[str, tuple[object, ...]] = {
@@ -149,7 +156,7 @@ NOMIC_BERT_REQUIRES: Mapping[str, tuple[object, ...]] = {
 
 
 def _read_nomic_bert_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    settings = {**config, **_own_settings(config)} if "n_embd" in config else dict(config)
+    settings = {**config, **_own_settings(config)} if NOMIC_BERT_OWN.keys() & config.keys() else dict(config)
     read = read_bert(settings, pooling)
     head_size = config["head_dim"] or read.d_k
     rope = _nomic_bert_read_rope(config)
@@ -171,12 +178,13 @@ def _read_nomic_bert_config(config: Mapping[str, Any], pooling: Pooling) -> Enco
 
 def _own_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the model's own code in BERT's words; what that code has no default for must be there."""
-    require_settings(config, {"rotary_emb_fraction": (1,)})
+    require_settings({"rotary_emb_fraction": 0, **config}, {"rotary_emb_fraction": (1,)})  # 0, absent, for its code
     multiple = config.get("pad_vocab_size_multiple", 1)
     return {
         **{name: config[name] for name in NOMIC_BERT_BIASES},  # absent, its code takes them for true
         "hidden_act": choose(config, "activation_function", NOMIC_BERT_ACTIVATIONS),
         "vocab_size": -(-config["vocab_size"] // multiple) * multiple,
+        **{ours: config[theirs] for theirs, ours in NOMIC_BERT_OWN.items()},
         "max_position_embeddings": config["max_trained_positions" if _is_dynamic(config) else "n_positions"],
     }
 
@@ -212,13 +220,7 @@ NOMIC_BERT = Family(
         "rotary_scaling_factor": None,
     },
     requires=NOMIC_BERT_REQUIRES,
-    aliases={  # in the model's own code
-        "n_embd": "hidden_size",
-        "n_head": "num_attention_heads",
-        "n_layer": "num_hidden_layers",
-        "n_inner": "intermediate_size",
-        "layer_norm_epsilon": "layer_norm_eps",
-    },
+    aliases=NOMIC_BERT_OWN,
     unread=(
         *("attn_pdrop", "embd_pdrop", "resid_pdrop", "dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln"),
         *("last_layer_subset", "reorder_and_upcast_attn", "use_xentropy", "n_ctx", "num_experts"),

@@ -107,6 +107,8 @@ def read_rope(parameters: Mapping[str, Any], *, theta: object = None, positions:
     if (share := parameters.get("partial_rotary_factor", 1.0)) != 1:
         raise UnsupportedModel(f"partial_rotary_factor {share}: 1 is supported, every dimension is turned")
     base = parameters.get("rope_theta", theta)
+    if base is None:  # which as a local base would mean the global one
+        raise UnsupportedModel("rope_theta None: expected a positive number")
     if kind in ("default", "linear"):
         return Rope(base, parameters["factor"] if kind == "linear" else 1.0)
     original = parameters.get("original_max_position_embeddings", positions)

@@ -102,12 +102,18 @@ def read_multi_vector(source: TaskSource, config: EncoderConfig) -> tuple[Encode
     return replace(config, task="multi_vector", task_settings=settings), state
 
 
-def read_token_outputs(pipeline: Pipeline) -> dict[str, NDArray[Any]]:
-    """BGE-M3's layers on tokens, for `FURTHER_OUTPUTS`; empty if the folder has none, or pickles are not allowed."""
+def read_token_outputs(pipeline: Pipeline, hidden_size: int) -> dict[str, NDArray[Any]]:
+    """BGE-M3's layers on tokens, for `FURTHER_OUTPUTS`; empty if the folder has none, or pickles are not allowed.
+
+    Raises:
+        UnsupportedModel: layers of other sizes, which nothing behind this would notice.
+    """
     files = [pipeline.transformer / name for name in (SPARSE_LAYER, COLBERT_LAYER)]
     if pipeline.task != "embedding" or not pipeline.allows_pickles or not all(file.is_file() for file in files):
         return {}
     sparse, vectors = (read_file(file) for file in files)
+    if sparse["weight"].shape != (1, hidden_size) or vectors["weight"].shape[1:] != (hidden_size,):
+        raise UnsupportedModel(f"{SPARSE_LAYER} and {COLBERT_LAYER}: expected layers on {hidden_size} numbers")
     named = read_json(pipeline.transformer / "tokenizer_config.json")
     tokenizer = read_tokenizer(pipeline.transformer)
     specials = [named.get(f"{name}_token", default) for name, default in SPECIALS.items()]

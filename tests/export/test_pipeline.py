@@ -204,6 +204,8 @@ WRONG_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"prompts": {"query": "query: "}, "default_prompt_name": "passage"}, "no prompt for .* 'passage': .'query'"),
         ({"default_prompt_name": "query"}, "no prompt for its default_prompt_name 'query'"),
         ({"prompts": {"query": "q"}, "default_prompt_name": ["query"]}, "no prompt for its default_prompt_name"),
+        ({"prompts": ["query: "]}, "is malformed: AttributeError"),
+        ({"prompts": {"query": 5}}, "is malformed: TypeError"),
         ({"truncate_dim": 4}, "says truncate_dim 4: .* each request may ask for the first of them .dimensions."),
         ({"max_active_dims": 9}, "max_active_dims 9: None is supported"),
         ({"model_type": "CrossEncoder"}, "model_type 'CrossEncoder': 'SentenceTransformer' is supported"),
@@ -216,6 +218,7 @@ WRONG_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"query_length": 6}, "query_length 6: None is supported"),  # what encode_query of 6.2 cuts at
         ({"document_length": 9}, "document_length 9: None is supported"),
         ({"tokenizer_args": {"model_max_length": 5}}, "tokenizer_args with model_max_length is not supported"),
+        ({"max_seq_length": [512]}, "is malformed: TypeError"),
         ({"config_kwargs": {"hidden_act": "relu"}}, "config_kwargs with hidden_act is not supported"),
     ],
 }

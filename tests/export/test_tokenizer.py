@@ -186,6 +186,12 @@ def test_malformed_settings_are_one_line(tmp_path: Path, has_json: bool, setting
     assert "\n" not in str(caught.value)
 
 
+def test_a_setting_that_only_the_tokenizer_refuses_is_malformed_too(tmp_path: Path) -> None:
+    folder = write(tmp_path, bpe(), "roberta", {"add_prefix_space": None})
+    with pytest.raises(SourceError, match="settings are malformed: .*expected a boolean"):
+        read_tokenizer(folder)
+
+
 @pytest.mark.parametrize(
     ("name", "field", "known", "new"),
     [

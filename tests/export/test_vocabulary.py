@@ -73,10 +73,10 @@ def test_the_networks_type_counts_where_no_class_is_named(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("model_type", "files", "message"),
     [
-        ("bert", (), "tokenizer.json is missing, and nothing else of a bert tokenizer"),
-        ("xlm-roberta", ("sentencepiece.bpe.model",), "and sentencepiece.bpe.model of a xlm-roberta tokenizer cannot"),
-        ("mpnet", ("vocab.txt",), "vocab.txt of a mpnet tokenizer cannot be converted exactly here"),
-        ("roberta", ("vocab.json",), "vocab.json of a roberta tokenizer cannot be converted"),
+        ("bert", (), "tokenizer.json is missing, .* what else is there .nothing."),
+        ("xlm-roberta", ("sentencepiece.bpe.model",), "xlm-roberta tokenizer cannot .*sentencepiece.bpe.model"),
+        ("mpnet", ("vocab.txt",), "a mpnet tokenizer cannot be made exactly of what else is there .vocab.txt."),
+        ("roberta", ("vocab.json",), "a roberta tokenizer cannot be made exactly of what else is there .vocab.json."),
     ],
 )
 def test_refuses_what_it_cannot_convert_and_says_what_to_do(

@@ -72,6 +72,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("roberta", {"pad_token_id": None}, "config.json is malformed: TypeError"),
     ("roberta", {"max_position_embeddings": 2}, "max_positions is 0: expected a whole number"),
     ("distilbert", {"num_attention_heads": 8}, "says n_heads 4 and num_attention_heads 8: which is right"),
+    ("distilbert", {"activation": "absent", "hidden_act": "relu"}, "says hidden_act, which may change the network"),
     ("electra", {"is_causal": True}, "is_causal True: False, None is supported"),
     ("deberta", {"conv_kernel_size": 3}, "conv_kernel_size 3: 0 is supported"),
     ("bert", {"surprise": 1, "another": 2}, "says another, surprise, which may change the network: install"),
@@ -90,6 +91,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         {"rope_parameters": {"full_attention": {"rope_theta": -1}}},
         "rope_theta is -1: expected a",
     ),
+    ("modernbert", {"rope_parameters": {"sliding_attention": {"rope_theta": None}}}, "rope_theta None: expected a"),
     ("modernbert", {"rope_parameters": {"chunked": {}}}, "rope_parameters has chunked: full_attention and sliding"),
     ("modernbert", {"rope_scaling": {"type": "ntk"}}, "rope_scaling {'type': 'ntk'}: None is supported"),
     ("modernbert", {"sliding_window": 5}, "says sliding_window 5 and half of local_attention 4.0: which"),
@@ -108,6 +110,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("nomic", NOMIC_OWN, "does not say 'qkv_proj_bias'"),
     ("nomic", {"rotary_emb_base": 10000}, "rotary_emb_base 10000 and rope_theta 1000.0: which is"),
     ("nomic", {"n_embd": 32, "n_layer": 4, "rotary_emb_fraction": 1.0}, "n_layer 4 and num_hidden_layers 3: which is"),
+    ("nomic", {"layer_norm_eps": "absent", "layer_norm_epsilon": 1e-5}, "rotary_emb_fraction 0: 1 is"),
     ("nomic", {"rope_scaling": {"factor": 2.0}}, "rope_scaling {'factor': 2.0}: None is supported"),
     ("nomic", {"rope_parameters": {"rope_theta": 10.0, "beta": 1}}, "rope_parameters of type default has beta"),
     (

@@ -163,6 +163,17 @@ def test_both_published_forms_equal_multi_vector_encoder(name: str, form: Any, a
     compare(checkpoint, folder, fused, rows)
 
 
+@pytest.mark.parametrize(("sparse", "vectors"), [((32, 2), (32, 4)), ((32, 1), (24, 4))], ids=str)
+def test_bge_m3_s_layers_of_other_sizes_are_refused(
+    tmp_path: Path, sparse: tuple[int, int], vectors: tuple[int, int]
+) -> None:
+    folder = draw_folder("xlm-roberta", tmp_path / "folder")
+    for name, sizes in (("sparse", sparse), ("colbert", vectors)):
+        torch.save(torch.nn.Linear(*sizes).state_dict(), folder / f"{name}_linear.pt")
+    with pytest.raises(UnsupportedModel, match="expected layers on 32 numbers"):
+        read_checkpoint(Folder(folder, "m3", allows_pickles=True))
+
+
 def test_bge_m3_s_layer_for_tokens_is_read_from_its_own_file(tmp_path: Path) -> None:
     folder = draw_folder("xlm-roberta", tmp_path / "folder")
     write_modules(folder, {"": "Transformer"})
