@@ -53,7 +53,8 @@ def test_what_cannot_be_told(tiny_folder: Path, text_file: Path, tmp_path: Path)
     with patch("train.heal.prune", found), pytest.raises(RunError, match="no head can go for 1e-09 points: allow more"):
         heal(tiny_folder, text_file, lose=1e-9)
     heads = tmp_path / "heads.json"
-    for removed, message in ([[[7, 0]], "removes head 0 of layer 7"], [[], "removes no head"]):
+    removals: dict[str, list[list[int]]] = {"removes head 0 of layer 7": [[7, 0]], "removes no head": []}
+    for message, removed in removals.items():
         heads.write_text(json.dumps({"removed": removed}))
         with pytest.raises(RunError, match=message):
             heal(tiny_folder, text_file, heads=heads)
