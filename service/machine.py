@@ -158,10 +158,12 @@ def make_room(connections: int, *, besides: int = 0) -> int:
     limit, most = (
         _ENOUGH_DESCRIPTORS if one == resource.RLIM_INFINITY else min(one, _ENOUGH_DESCRIPTORS) for one in (soft, hard)
     )
-    if limit < most:  # as far as it goes: clients may come faster than refused ones are closed
-        with contextlib.suppress(OSError, ValueError):  # macOS has one more limit, which is named nowhere
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-            limit = most
+    needed = connections + besides + _OWN_DESCRIPTORS
+    for wanted in (most, min(most, needed)):  # as far as it goes: clients may come faster than refused ones are closed
+        if limit < wanted:
+            with contextlib.suppress(OSError, ValueError):  # macOS has one more limit, which is named nowhere
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+                limit = wanted
     fitting = max(1, limit - besides - _OWN_DESCRIPTORS)
     if fitting >= connections:
         return connections

@@ -64,6 +64,7 @@ class BoundedProtocol(HttpToolsProtocol):
         slots: ConnectionSlots,
         early: EarlyRefusals,
         on_refused: Callable[[str], None],
+        was_answered: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -72,7 +73,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._early = early
         self._on_refused = on_refused
         self._slot: Slot | None = None
-        self._reading: Reading = "nothing yet"
+        self._reading: Reading = "between requests" if was_answered else "nothing yet"
         self._waiting_since: float | None = None  # for what is being read, or for a request's first byte
         self._answered_at = 0.0  # the last request
         self._read_deadline: float | None = None  # of the client, for what is written
@@ -93,11 +94,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._pause: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
-        """Begins to wait for the first request; refuses a client without a slot."""
+        """Begins to wait for a request; refuses a client without a slot."""
         super().connection_made(transport)
         self._writer = AnswerWriter(transport, self.linger_and_close)
         self.connection = Connection(self._begin_answer)
-        self._waiting_since = self.loop.time()
+        if self.was_answered:
+            self._answered_at = self.loop.time()
+            self._start_keep_alive()
+        else:
+            self._waiting_since = self.loop.time()
         self._slot = self._slots.take(self.server[1] if self.server is not None else None)
         if self._slot is None:
             self._refuse(TooManyConnections("too many connections; try again later"))
@@ -250,6 +255,11 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.answering is not None and not self.answering.response_complete
 
     @property
+    def was_answered(self) -> bool:
+        """Whether an idle client waits for its next request, here or in the process that had it before."""
+        return self._reading == "between requests"
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is under way: no request has begun, and every answer is written."""
         is_between = self._reading in ("nothing yet", "between requests") and not self.pipeline
@@ -399,11 +409,15 @@ class BoundedProtocol(HttpToolsProtocol):
         pause = 0.0 if now >= self._may_ask_again else min(self._next_pause, self._retry_after)
         self._next_pause = max(FIRST_PAUSE, PAUSE_GROWTH * pause)
         self._may_ask_again = now + self._retry_after
-        self._unset_keepalive_if_required()  # else uvicorn, which does not see every request, would set a second timer
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        self._start_keep_alive()
         if pause and not self.transport.is_closing():
             self.flow.pause_reading()
             self._pause = self.loop.call_later(pause * random.uniform(0.5, 1), self._read_again)  # noqa: S311 - no secret
+
+    def _start_keep_alive(self) -> None:
+        """Does what uvicorn does behind an answer, for those that it does not see."""
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _read_again(self) -> None:
         self._pause = None

@@ -81,21 +81,23 @@ class MetricsPages:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._written: dict[str, deque[float]] = {}  # by content type, the times of the last pages
-        self._pages: dict[str, bytes] = {}
-        self._writing = asyncio.Lock()
+        self._begun: dict[str, deque[float]] = {}  # by content type, when the last pages were
+        self._pages: dict[str, asyncio.Task[bytes]] = {}
 
     async def read(self, accept: str, snapshot: Callable[[], Awaitable[Snapshot | None]]) -> tuple[bytes, str]:
         """The page and its content type; `snapshot` returns the metrics of all processes, None for one alone."""
         accept = _OPEN_METRICS if _OPEN_METRICS in accept else ""  # else a page for each version that is named
         content_type = choose_encoder(accept)[1]
-        async with self._writing:
-            written, now = self._written.setdefault(content_type, deque(maxlen=PAGES_A_SECOND)), time.monotonic()
-            if len(written) < PAGES_A_SECOND or now >= written[0] + 1:
-                whole = await snapshot()
-                self._pages[content_type], _ = await asyncio.to_thread(write_page, accept, self._registry, whole)
-                written.append(now)
-            return self._pages[content_type], content_type
+        begun, now = self._begun.setdefault(content_type, deque(maxlen=PAGES_A_SECOND)), time.monotonic()
+        page = self._pages.get(content_type)
+        if page is None or (page.done() and (len(begun) < PAGES_A_SECOND or now >= begun[0] + 1)):
+            begun.append(now)
+            page = self._pages[content_type] = asyncio.create_task(self._write(accept, snapshot))
+        return await asyncio.shield(page), content_type  # whoever leaves ends it for no other
+
+    async def _write(self, accept: str, snapshot: Callable[[], Awaitable[Snapshot | None]]) -> bytes:
+        page, _ = await asyncio.to_thread(write_page, accept, self._registry, await snapshot())
+        return page
 
 
 def _metrics_of(snapshot: Snapshot) -> Iterator[Metric]:

@@ -34,7 +34,7 @@ import orjson
 
 BEAT_INTERVAL = 0.25  # seconds between two beats of a child, and between two looks of its parent
 MAX_LINE = 2**26  # bytes; a snapshot has some 200,000
-_MARK = b"c"  # each connection comes with one byte; a stream without bytes carries nothing
+_MARKS = (b"c", b"i")  # each connection comes with one byte, the second one if a request was answered on it
 
 Message = dict[str, Any]
 
@@ -133,29 +133,34 @@ def line_of(kind: str, **fields: Any) -> bytes:
     return orjson.dumps({"kind": kind, **fields}, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def give_connection(channel: socket.socket, descriptor: int) -> bool:
+def give_connection(channel: socket.socket, descriptor: int, was_answered: bool = False) -> bool:
     """Hands a connection on; the caller's own descriptor stays open, and is theirs to close.
+
+    Args:
+        channel: to the other side.
+        descriptor: of the connection.
+        was_answered: whether it waits for its next request, and no more for its first one.
 
     Returns:
         False if the other side does not take any at present, or no more.
     """
     try:
-        socket.send_fds(channel, [_MARK], [descriptor])
+        socket.send_fds(channel, [_MARKS[was_answered]], [descriptor])
     except OSError:
         return False
     return True
 
 
-def take_connection(channel: socket.socket) -> socket.socket | None:
-    """The next connection; None if the other side hands on no more.
+def take_connection(channel: socket.socket) -> tuple[socket.socket, bool] | None:
+    """The next connection and whether a request was answered on it; None if the other side hands on no more.
 
     Raises:
         BlockingIOError: none is there yet.
         OSError: one came, and this process has no descriptor for it.
     """
-    mark, descriptors, _, _ = socket.recv_fds(channel, len(_MARK), 1)
+    mark, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
     if not mark:
         return None
     if not descriptors:
         raise OSError(errno.EMFILE, "a connection was lost: no descriptor is left for it")
-    return socket.socket(fileno=descriptors[0])
+    return socket.socket(fileno=descriptors[0]), mark == _MARKS[True]

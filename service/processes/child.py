@@ -168,27 +168,30 @@ class ChildServer(Server, ProcessGroup):
         """Begins with the connections that the parent has handed on; whether there may be more."""
         for _ in range(TAKEN_AT_ONCE):
             try:
-                connection = take_connection(self._channel)
+                taken = take_connection(self._channel)
             except BlockingIOError:
                 return False
             except OSError:
                 logger.exception("a connection could not be taken")
                 self._count_closed()
                 continue
-            if connection is None:
+            if taken is None:
                 asyncio.get_running_loop().remove_reader(self._channel)
                 return False
-            task = asyncio.get_running_loop().create_task(self._begin(connection))
+            task = asyncio.get_running_loop().create_task(self._begin(*taken))
             self._beginning.add(task)
             task.add_done_callback(self._beginning.discard)
         return True
 
-    async def _begin(self, connection: socket.socket) -> None:
+    async def _begin(self, connection: socket.socket, was_answered: bool) -> None:
         connection.setblocking(False)
 
         def make_protocol() -> asyncio.Protocol:  # as uvicorn's server does for a listener's connections
             return self.config.http_protocol_class(  # type: ignore[call-arg]
-                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+                config=self.config,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+                was_answered=was_answered,
             )
 
         try:
@@ -214,7 +217,8 @@ class ChildServer(Server, ProcessGroup):
         """Gives an idle connection to the parent, which has it too then: that it is closed here does not end it."""
         if not connection.is_idle:
             return
-        if give_connection(self._channel, connection.transport.get_extra_info("socket").fileno()):
+        descriptor = connection.transport.get_extra_info("socket").fileno()
+        if give_connection(self._channel, descriptor, connection.was_answered):
             connection.transport.abort()
 
 

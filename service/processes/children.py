@@ -97,9 +97,9 @@ class ChildProcess:
         """Whether connections may be handed on to it."""
         return self.state in ("open", "ready")
 
-    def give(self, connection: socket.socket) -> bool:
+    def give(self, connection: socket.socket, was_answered: bool) -> bool:
         """Hands a connection on; False where it takes none at present."""
-        is_given = give_connection(self.connections, connection.fileno())
+        is_given = give_connection(self.connections, connection.fileno(), was_answered)
         self.given += is_given
         return is_given
 
@@ -259,7 +259,7 @@ class Distributor:
     def __init__(self, listeners: Sequence[socket.socket]) -> None:
         self._listeners = listeners
         self._children: list[ChildProcess] = []
-        self._waiting: list[socket.socket] = []  # for a child to take them
+        self._waiting: list[tuple[socket.socket, bool]] = []  # for a child to take them
         self._is_accepting = False
         for listener in listeners:
             listener.setblocking(False)
@@ -289,7 +289,7 @@ class Distributor:
 
     def _go_on(self) -> None:
         """Hands on waiting connections, then accepts others; tries again in a moment if no child takes them."""
-        while self._waiting and self._hand_on(self._waiting[0]):
+        while self._waiting and self._hand_on(*self._waiting[0]):
             del self._waiting[0]
         loop = asyncio.get_running_loop()
         if self._waiting:
@@ -318,7 +318,7 @@ class Distributor:
                 self._stop()
                 asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._go_on)
                 return False
-            self._keep_or_hand_on(connection)
+            self._keep_or_hand_on(connection, was_answered=False)
             if self._waiting:
                 return False
         return True
@@ -327,28 +327,28 @@ class Distributor:
         """Hands connections that a child gives up on to others."""
         while True:
             try:
-                connection = take_connection(child.connections)
+                taken = take_connection(child.connections)
             except OSError:  # none is there, or it is gone
                 return
-            if connection is None:
+            if taken is None:
                 asyncio.get_running_loop().remove_reader(child.connections)
                 return
-            self._keep_or_hand_on(connection)
+            self._keep_or_hand_on(*taken)
 
-    def _keep_or_hand_on(self, connection: socket.socket) -> None:
-        if not self._hand_on(connection):
-            self._waiting.append(connection)
+    def _keep_or_hand_on(self, connection: socket.socket, was_answered: bool) -> None:
+        if not self._hand_on(connection, was_answered):
+            self._waiting.append((connection, was_answered))
             if len(self._waiting) == 1:  # else it is tried again already
                 self._go_on()
 
-    def _hand_on(self, connection: socket.socket) -> bool:
+    def _hand_on(self, connection: socket.socket, was_answered: bool) -> bool:
         """Gives a connection to the child with the fewest, one that answers and is ready before all others.
 
         One that should have said something by now is less likely to answer.
         """
         takers = [child for child in self._children if child.takes_connections]
         takers.sort(key=lambda child: (child.silence >= LATE_LOOKS, child.state != "ready", child.load, child.given))
-        if any(child.give(connection) for child in takers):
+        if any(child.give(connection, was_answered) for child in takers):
             connection.close()
             return True
         return False

@@ -171,6 +171,14 @@ def test_the_limit_is_raised_as_far_as_it_goes(
     assert ("ulimit -n" in caplog.text) == (fitting < 1000)
 
 
+def test_a_system_that_gives_less_than_it_names_gives_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    setrlimit = Mock(side_effect=[ValueError, None])
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
+    assert make_room(1000, besides=10) == 1000
+    assert setrlimit.call_args.args[1] == (1042, resource.RLIM_INFINITY)
+
+
 def test_clients_beyond_the_descriptors_are_told_so(fake_artifact: Path) -> None:
     with fake_server(fake_artifact, FAKE_DESCRIPTORS="112").wait_until_ready() as server, ExitStack() as stack:
         clients = [stack.enter_context(server.connect()) for _ in range(40)]

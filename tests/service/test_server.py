@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from service.server import Server, watch_loop_lag
+from service.server import STALLED_SECONDS, Server, watch_loop_lag
 from service.services import Readiness
 from service.settings import read_settings
 from tests.service.http.test_protocol import metric, read_answer, request_bytes
@@ -191,6 +191,14 @@ async def test_a_process_whose_timeouts_or_measurements_end_does_not_go_on(serve
     while not server.should_exit:
         await asyncio.sleep(0.001)
     assert str(server.failure) == "cannot go on: no clock"
+
+
+async def test_of_who_is_held_up_for_too_long_the_longest_comes_first(server: Server) -> None:
+    now = asyncio.get_running_loop().time()
+    starts = [None, now, now - STALLED_SECONDS - 1, now - STALLED_SECONDS - 9]
+    server.server_state.connections = {Mock(unused_since=start) for start in starts}
+    assert [one.unused_since for one in server._held_up("unused_since", "anything")] == starts[:1:-1]
+    assert server._held_up("unused_since", "anything") == [], "somebody has just looked"
 
 
 async def test_lag_is_what_held_the_loop_up() -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
@@ -14,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.app import ROUTES
 from service.context import RequestContext
+from service.errors import NotReady
 from service.observability import metrics as metric_names
 from service.observability.metrics import SIZES
 from service.observability.snapshots import PAGES_A_SECOND, MetricsPages
@@ -190,8 +192,20 @@ async def test_pages_of_each_form_are_written_a_few_times_a_second(monkeypatch: 
     pages = MetricsPages(registry)
     for now[0], form in ((0.0, ""), (0.5, ""), (0.5, "application/openmetrics-text"), (1.0, "")):
         before = next(asked)
-        read = await asyncio.gather(*(pages.read(form, alone) for _ in range(20)))
+        for _ in range(20):
+            leaving = asyncio.create_task(pages.read(form, alone))
+            await asyncio.sleep(0)
+            leaving.cancel()
+            read = await asyncio.gather(*(pages.read(form, alone) for _ in range(5)))
         expected = 0 if now[0] == 0.5 and not form else PAGES_A_SECOND
         assert next(asked) - before - 1 == expected
         assert read[-1][1].startswith(form or "text/plain")
         assert read[-1][0]
+
+
+async def test_scrapes_that_wait_together_fail_together() -> None:
+    snapshot = AsyncMock(side_effect=NotReady("the parent process does not answer"))
+    pages = MetricsPages(CollectorRegistry())
+    found = await asyncio.gather(*(pages.read("", snapshot) for _ in range(5)), return_exceptions=True)
+    assert [type(one) for one in found] == [NotReady] * 5
+    assert snapshot.call_count == 1, "else the last of them would wait five times as long"

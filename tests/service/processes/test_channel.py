@@ -24,9 +24,9 @@ def test_a_connection_goes_on_where_the_giver_stopped(channel: tuple[socket.sock
         client.sendall(b"sent before")
         with served:
             assert give_connection(channel[0], served.fileno())
-        taken = take_connection(channel[1])
-        assert taken is not None
-        with taken:
+        found = take_connection(channel[1])
+        assert found is not None
+        with found[0] as taken:
             assert taken.recv(100) == b"sent before"
             taken.sendall(b"answer")
         assert client.recv(100) == b"answer"
@@ -35,12 +35,14 @@ def test_a_connection_goes_on_where_the_giver_stopped(channel: tuple[socket.sock
 
 def test_connections_come_one_by_one_in_their_order(channel: tuple[socket.socket, socket.socket]) -> None:
     pairs = [socket.socketpair() for _ in range(3)]
-    for _, served in pairs:
-        assert give_connection(channel[0], served.fileno())
+    for index, (_, served) in enumerate(pairs):
+        assert give_connection(channel[0], served.fileno(), was_answered=index == 1)
         served.close()
     for index, (client, _) in enumerate(pairs):
-        taken = take_connection(channel[1])
-        assert taken is not None
+        found = take_connection(channel[1])
+        assert found is not None
+        taken, was_answered = found
+        assert was_answered == (index == 1)
         taken.sendall(b"%d" % index)
         assert client.recv(1) == b"%d" % index
         taken.close()
@@ -54,9 +56,9 @@ def test_the_end_comes_behind_the_last_connection(channel: tuple[socket.socket, 
     with client, served:
         assert give_connection(channel[0], served.fileno())
         channel[0].close()
-        taken = take_connection(channel[1])
-        assert taken is not None
-        taken.close()
+        found = take_connection(channel[1])
+        assert found is not None
+        found[0].close()
         assert take_connection(channel[1]) is None
 
 
@@ -75,10 +77,10 @@ async def test_metrics_are_asked_for_and_none_come_of_who_is_gone() -> None:
     ours, theirs = socket.socketpair()
     asking, asked = await Link.open(ours), await Link.open(theirs)
     heard, said = asked.messages(), asyncio.ensure_future(anext(asking.messages()))
-    first = asyncio.create_task(asking.ask_metrics())
+    first = asyncio.gather(asking.ask_metrics(), asking.ask_metrics())
     assert await anext(heard) == {"kind": "scrape"}
     asked.send("snapshot", metrics=[{"name": "seen"}])
-    assert await first == [{"name": "seen"}]
+    assert list(await first) == [[{"name": "seen"}]] * 2
     assert (await said)["kind"] == "snapshot"
     second = asyncio.create_task(asking.ask_metrics())
     await anext(heard)

@@ -287,7 +287,7 @@ def test_connections_that_no_process_takes_are_tried_again_together() -> None:
         distributor._children = [full]
         with patch.object(asyncio.get_running_loop(), "call_later") as later:
             for _ in range(100):
-                distributor._keep_or_hand_on(Mock())
+                distributor._keep_or_hand_on(Mock(), was_answered=False)
         return int(later.call_count)
 
     assert asyncio.run(test()) == 1
@@ -304,7 +304,7 @@ def test_a_connection_that_no_process_took_before_the_end_holds_it_not_up() -> N
             distributor.add(late := Mock(takes_connections=False, connections=ours))
             ours.close()
             distributor.remove(late)
-            distributor._waiting.pop().close()
+            distributor._waiting.pop()[0].close()
 
     asyncio.run(test())
 
@@ -317,6 +317,6 @@ def test_new_connections_go_to_processes_that_answer() -> None:
     distributor = Distributor([])
     distributor._children = [late, busy]
     connection = Mock()
-    assert distributor._hand_on(connection)
-    busy.give.assert_called_once_with(connection)
+    assert distributor._hand_on(connection, was_answered=True)
+    busy.give.assert_called_once_with(connection, True)
     late.give.assert_not_called()

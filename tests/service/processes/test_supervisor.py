@@ -218,6 +218,17 @@ def test_replacing_processes_loses_nothing(
         assert read_sample(page, restarts) == read_sample(first_page, restarts)
 
 
+def test_an_idle_connection_is_kept_as_long_by_the_process_that_it_is_handed_to(fake_artifact: Path) -> None:
+    with processes(fake_artifact, 2, "--receive-timeout", "1").wait_until_ready() as server, ExitStack() as stack:
+        before, (idle,) = pids(server), clients(server, stack, 1)
+        assert idle.encode() == 200
+        replace_all(server)
+        wait_until(lambda: all(map(is_gone, before.values())))
+        time.sleep(2.5)
+        assert idle.encode() == 200
+        assert idle.is_the_same
+
+
 def test_running_requests_are_answered_before_the_end(fake_artifact: Path, tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with processes(fake_artifact, 2, "--uds", str(path), FAKE_RUN_SECONDS="0.5") as server:
