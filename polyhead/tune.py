@@ -310,7 +310,7 @@ def _message(line: str) -> str:
 
 
 def natural_texts(tokenizer: Path, count: int, longest: int) -> list[Text]:
-    """Texts of natural lengths, of at most so many tokens, from the words of a `tokenizer.json`, as requests."""
+    """Texts of natural lengths, of at most `longest` tokens, from the words of a `tokenizer.json`, as requests."""
     read = Tokenizer.from_file(str(tokenizer))
     generator = np.random.default_rng(SEED)
     lengths = generator.lognormal(np.log(MEDIAN_TOKENS), LENGTH_SPREAD, count).round().astype(int).clip(3, longest)

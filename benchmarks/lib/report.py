@@ -78,7 +78,7 @@ def processor_seconds(run: Callable[[], object]) -> float:
 
 
 def compare_seconds(ways: Mapping[str, Callable[[], float]], rounds: int) -> list[dict[str, Any]]:
-    """A row a way, taken in turns: milliseconds of processor time, and how many times the first way's, by round."""
+    """A row a way, measured alternately: milliseconds of processor time, and times the first way's, by round."""
     found = in_turns(ways, rounds)
     first = next(iter(found.values()))
     rows = []

@@ -55,7 +55,7 @@ def start_python(code: str) -> Start:
 def startup() -> None:
     """How long from the start of the process until it is ready for traffic, and what does it hold in memory then?
 
-    Beside it, in turns, what no start can avoid: a bare interpreter, and one that only imports what the service
+    Alternately with it, what no start can avoid: a bare interpreter, and one that only imports what the service
     imports. The files are in the page cache after the first run, which is dropped. With `--requests N` each service
     then answers N texts of many lengths, one a request, and its memory is read again: engines keep buffers and kernels
     by shape. PSS counts a page that several processes hold once; files are what is mapped, libraries and weights.

@@ -34,7 +34,7 @@ def check_choices(manifest: Manifest, options: Mapping[str, Any]) -> None:
 
 
 class TextEncoder:
-    """Encodes lists of texts to vectors of so many dimensions, and of length 1 unless `options` say otherwise."""
+    """Encodes lists of texts to vectors of `dimensions`, and of length 1 unless `options` say otherwise."""
 
     def __init__(self, engine: Engine, dimensions: int, **options: Any) -> None:
         self.dimensions = dimensions

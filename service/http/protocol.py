@@ -207,7 +207,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait_before_next()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Uvicorn calls this when it is a request's turn: the answer's clock starts anew."""
+        """Uvicorn calls this when it is a request's turn: the answer's clock starts again."""
         self.answering = cycle
         self._send_seconds = self._settings.send_timeout
         super()._start_asgi_task(cycle, app)

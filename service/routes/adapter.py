@@ -61,7 +61,7 @@ def usage_of(tokens: int) -> dict[str, int]:
 
 
 def require_task(request: Request, *tasks: Task) -> None:
-    """Raises WrongTask, with the task of the model that is served, where it is none of these."""
+    """Raises WrongTask, with the task of the model that is served, if it is none of these."""
     runner = services_of(request).runner()
     if (task := runner.manifest.task) not in tasks:
         raise WrongTask(

@@ -41,7 +41,7 @@ export class Section {
     this.#said = byId(said);
   }
 
-  /** Says why there is no answer, in place of what the section is for if it has a part for that. */
+  /** Says why there is no answer, instead of what the section shows, if it has a part for that. */
   fail(error) {
     this.#said.textContent = describeFailure(error);
     this.#showBody(false);
