@@ -171,7 +171,7 @@ def read_pipeline(
                 return replace(_read(trained, wanted, pooling, allows_pickles), transformer=network)
         return _read(folder, wanted, pooling, allows_pickles)
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:  # a value of another type
-        raise SourceError(f"{folder}: the files around the network are malformed: {error!r:.200}") from error
+        raise SourceError(f"{folder}: a file next to the network is malformed: {error!r:.200}") from error
 
 
 def _read(folder: Path, wanted: Task | None, pooling: Pooling | None, allows_pickles: bool) -> Pipeline:
