@@ -13,6 +13,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from service.inference.onnx_backend import (
     plan_feeds,
     warm_up_lengths,
 )
-from service.machine import lower_thread_priority
+from service.machine import lower_thread_priority, release_mapped_files
 
 _STEP, _LONGEST_FILLED = 8, 128  # tokens
 _NICE = 5  # of OpenVINO's threads, which inherit it from the thread that starts them; the workers' own
@@ -106,11 +107,17 @@ class OpenVinoBackend:
     def warm_up(self) -> None:
         """Runs texts of several lengths, so that first requests are not slower.
 
+        Then OpenVINO has its own copies of the weights in its layouts, and of the mapped files it uses few pages again:
+        the rows of the embedding table, and the code of kernels.
+
         Raises:
             Exception: whatever OpenVINO raises; such an artifact does not run here.
         """
+        import openvino  # noqa: PLC0415 - an extra
+
         for length in warm_up_lengths(self._artifact.manifest.max_sequence_length):
             self.run(blank_batch(length))
+        release_mapped_files(self._artifact.directory, Path(openvino.__file__).parent)
 
     def close(self) -> None:
         """Frees both engines; runs that are under way keep theirs until they end."""

@@ -1,6 +1,8 @@
+import ctypes
 import logging
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -11,9 +13,17 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
-from service.machine import cgroup_quota, lower_thread_priority, make_room, memory_limit, usable_cores
+from service.machine import (
+    cgroup_quota,
+    lower_thread_priority,
+    make_room,
+    memory_limit,
+    release_mapped_files,
+    usable_cores,
+)
 from tests.service.http.test_protocol import read_answer
 from tests.service.process import fake_server
 
@@ -223,3 +233,32 @@ def test_freed_memory_is_returned() -> None:
     as_it_comes, bounded = kept_bytes(), kept_bytes("bound")
     assert bounded < 12e6
     assert bounded < as_it_comes / 2
+
+
+def resident(mapping: np.memmap[Any, Any]) -> int:
+    """Kilobytes of it in memory."""
+    smaps = Path("/proc/self/smaps").read_text()
+    found = re.search(rf"^{mapping.ctypes.data:x}-.*?^Rss: +(\d+) kB", smaps, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return int(found[1])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
+def test_only_what_can_be_read_again_leaves_memory(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    path, elsewhere = tmp_path / "model" / "weights", tmp_path / "weights"
+    for file in (path, elsewhere):
+        np.arange(2**20, dtype=np.uint8).tofile(file)
+    read, other = np.memmap(path, mode="r"), np.memmap(elsewhere, mode="r")
+    writable, changed = np.memmap(path, mode="c"), np.memmap(path, mode="c")
+    writable[:] = changed[:] = 7
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(changed.ctypes.data), ctypes.c_size_t(changed.size), 1) == 0
+    total = int(read.sum()) + int(other.sum())
+    link = tmp_path / "link"
+    link.symlink_to(path.parent)
+    release_mapped_files(link)
+    assert resident(read) == 0
+    assert resident(other) == resident(changed) == resident(writable) == 1024
+    assert (writable == 7).all()
+    assert (changed == 7).all()
+    assert int(read.sum()) + int(other.sum()) == total

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 import sys
 import threading
@@ -225,6 +226,19 @@ def test_engines_and_graphs_that_are_not_there_are_refused(artifact: Artifact, t
     write_manifest(tmp_path / "copy", replace(artifact.manifest, files=files))
     with pytest.raises(ArtifactError, match=r"lists no plain\.onnx; export it again"):
         Artifact.open(tmp_path / "copy")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
+def test_once_warm_the_files_weights_leave_memory(artifact: Artifact) -> None:
+    backend = OpenVinoBackend(artifact)
+    weights = re.escape(str(artifact.path(GRAPH)))
+    before = backend.run(batch(artifact, [5])).output
+    backend.warm_up()
+    sizes = re.findall(
+        rf"{weights}\n.*?^Rss: +(\d+) kB", Path("/proc/self/smaps").read_text(), re.DOTALL | re.MULTILINE
+    )
+    assert set(sizes) == {"0"}
+    np.testing.assert_array_equal(backend.run(batch(artifact, [5])).output, before)
 
 
 @pytest.mark.slow
