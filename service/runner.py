@@ -21,8 +21,7 @@ from service.batching.decompositions import Decomposed, DecompositionQueue
 from service.batching.executor import CoreShare
 from service.batching.jobs import Job, JobResult
 from service.errors import Overloaded, ServiceError
-from service.inference.backend import Backend, Float32Array, WholeText
-from service.inference.onnx_backend import OnnxDecomposer
+from service.inference.backend import Backend, Decomposer, Float32Array, WholeText
 from service.inference.openvino_backend import OpenVinoBackend, load_backend
 from service.inference.token_outputs import QueryTable, TokenOutputs
 from service.machine import usable_cores
@@ -271,7 +270,9 @@ def make_decompositions(
     if EXPLAIN_GRAPH not in artifact.manifest.files:
         return None
 
-    def load() -> OnnxDecomposer:
+    def load() -> Decomposer:
+        from service.inference.onnx_backend import OnnxDecomposer  # noqa: PLC0415 - where it runs, as the backend
+
         artifact.check()  # it is loaded when it is first asked for: the folder may hold another model by then
         return OnnxDecomposer(artifact, provider=runtime.provider)
 

@@ -21,8 +21,7 @@ from benchmarks.lib.server import Server
 from benchmarks.lib.texts import TokenIds, make_batch, standard_plans
 from benchmarks.peers.worker import layouts_of, pull
 from model.artifact import Artifact
-from service.inference.backend import Backend, Batch, Float32Array
-from service.inference.onnx_backend import ProviderUnavailable
+from service.inference.backend import Backend, Batch, Float32Array, ProviderUnavailable
 from service.inference.openvino_backend import load_backend
 
 ENCODE = "/encode"

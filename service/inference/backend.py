@@ -1,6 +1,6 @@
 """The seam between scheduling and inference: numpy in, numpy out, for batches of texts and for explaining one text.
 
-It knows neither HTTP nor ONNX Runtime. Tests put a fake here; `service.inference.onnx_backend` holds the real ones.
+It knows neither HTTP nor an engine. Tests put a fake here; `onnx_backend` and `openvino_backend` hold the real ones.
 """
 
 import threading
@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 
 Int64Array = NDArray[np.int64]
 Float32Array = NDArray[np.float32]
+
+
+class ProviderUnavailable(Exception):
+    """The provider that was asked for is not there, or does not run the graph; the message says what to do."""
 
 
 class Cancellation:

@@ -10,28 +10,22 @@ import os
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # releases since 1.29 report by default; the API call comes after the first
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import onnxruntime
-from numpy.typing import NDArray
 
 from model.artifact import (
-    ATTENTION_LAYERS,
     EXPLAIN_GRAPH,
     GRAPH,
-    HEAD_GATES,
     INPUT_IDS,
     LAST_HIDDEN_STATE,
-    LENGTHS,
     NORM_LAYERS,
     OWN_SHARES,
     PARTS,
     PLACE,
-    SEEN_LENGTHS,
     SOURCES,
     TOKEN_TYPE_IDS,
     WHOLE,
@@ -40,9 +34,18 @@ from model.artifact import (
     attentions_name,
     value_norms_name,
 )
-from model.config_parts import Task
 from model.processor import length_step, session_entries
-from service.inference.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array, TokenParts, WholeText
+from service.inference.backend import (
+    Batch,
+    BatchOutput,
+    Cancellation,
+    Float32Array,
+    Int64Array,
+    ProviderUnavailable,
+    TokenParts,
+    WholeText,
+)
+from service.inference.feeds import SPLITS, blank_batch, plan_feeds, warm_up_lengths
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # On a GPU shape arithmetic stays on the CPU. TensorFloat-32, on by default there, has 10 bits: too few for fp32 parity.
@@ -58,17 +61,6 @@ _SHRINK_AFTER = 1.0  # seconds: by then the answer has been sent, and its memory
 _LARGE_OUTPUT = 8 * 2**20  # bytes of one run's outputs
 _LARGE_SCORES = 64 * 2**20  # bytes of one layer's scores
 _LARGE_EXPLAINED = 1024  # token vectors of a run of the explaining graph
-
-# Kernels choose their tiling by length. The longest text is added, up to a limit: scores grow with the square of the
-# length, and at 8,192 tokens take gigabytes that may never be needed.
-_WARM_UP_LENGTHS = (1, 8, 32, 128)
-_LONGEST_WARM_UP = 512
-
-Feed = Callable[[Batch], NDArray[Any]]
-
-
-class ProviderUnavailable(Exception):
-    """The provider that was asked for is not there, or does not run the graph; the message says what to do."""
 
 
 class OnnxBackend:
@@ -176,69 +168,6 @@ class OnnxDecomposer:
             feeds[PLACE] = np.array([text.place])
         options = _run_options(cancellation, shrinks=len(sources) * len(ids) > _LARGE_EXPLAINED)
         return TokenParts(*self._session.run([PARTS, WHOLE, OWN_SHARES], feeds, options))
-
-
-def plan_feeds(artifact: Artifact) -> list[tuple[str, Feed]]:
-    """What is fed to each input of the manifest."""
-    config = artifact.manifest.config
-    num_layers, no_gates = config.num_layers, np.zeros((0, sum(config.num_heads)), dtype=np.float32)
-    feeds: dict[str, Feed] = {
-        INPUT_IDS: lambda batch: batch.input_ids,
-        LENGTHS: lambda batch: batch.lengths,
-        SEEN_LENGTHS: lambda batch: batch.lengths if batch.seen_lengths is None else batch.seen_lengths,
-        ATTENTION_LAYERS: lambda batch: _layer_mask(batch.attention_layers, num_layers),
-        NORM_LAYERS: lambda batch: _layer_mask(batch.attention_layers if batch.wants_norms else (), num_layers),
-        HEAD_GATES: lambda batch: no_gates if batch.head_gates is None else batch.head_gates,
-        TOKEN_TYPE_IDS: lambda batch: (
-            np.zeros_like(batch.input_ids) if batch.token_type_ids is None else batch.token_type_ids
-        ),
-    }
-    if unknown := [name for name in artifact.manifest.inputs if name not in feeds]:
-        raise ArtifactError(f"{artifact.path(GRAPH)} wants {', '.join(unknown)}: this version feeds {', '.join(feeds)}")
-    return [(name, feeds[name]) for name in artifact.manifest.inputs]
-
-
-def warm_up_lengths(longest: int) -> list[int]:
-    """Tokens of the texts that an engine runs before its first request."""
-    return [length for length in (*_WARM_UP_LENGTHS, min(longest, _LONGEST_WARM_UP)) if length <= longest]
-
-
-def _layer_mask(layers: tuple[int, ...], num_layers: int) -> NDArray[np.bool_]:
-    mask = np.zeros(num_layers, dtype=np.bool_)
-    mask[list(layers)] = True
-    return mask
-
-
-def blank_batch(length: int) -> Batch:
-    """One text of this many tokens."""
-    return Batch(np.zeros((1, length), np.int64), np.array([length]))
-
-
-def _real_tokens(output: Float32Array, lengths: Int64Array) -> list[Float32Array]:
-    """[B, S, D'] as [n, D'] of each text."""
-    return [row[:length] for row, length in zip(output, lengths, strict=True)]
-
-
-def _weighted_words(output: Float32Array, lengths: Int64Array) -> list[Float32Array]:
-    """[B, V] as [k, 2] of each text: few words of the vocabulary have a weight."""
-    del lengths
-    found = []
-    for row in output:
-        words = np.flatnonzero(row > 0)
-        found.append(np.stack([words.astype(np.float32), row[words]], axis=1))
-    return found
-
-
-SPLITS: Mapping[Task, Callable[[Float32Array, Int64Array], Sequence[Float32Array] | Float32Array]] = MappingProxyType(
-    {
-        "embedding": lambda output, _lengths: output,
-        "classification": lambda output, _lengths: output,
-        "token_classification": _real_tokens,
-        "sparse": _weighted_words,
-        "multi_vector": _real_tokens,
-    }
-)
-"""A task's output as one entry a text."""
 
 
 def load_session(

@@ -14,22 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from model.artifact import OPENVINO, PLAIN_GRAPH, Artifact, ArtifactError
 from model.processor import compile_in_openvino
-from service.inference.backend import Batch, BatchOutput, Int64Array
-from service.inference.onnx_backend import (
-    SPLITS,
-    OnnxBackend,
-    ProviderUnavailable,
-    blank_batch,
-    plan_feeds,
-    warm_up_lengths,
-)
+from service.inference.backend import Batch, BatchOutput, Int64Array, ProviderUnavailable
+from service.inference.feeds import SPLITS, blank_batch, plan_feeds, warm_up_lengths
 from service.machine import lower_thread_priority, release_mapped_files
+
+if TYPE_CHECKING:
+    from service.inference.onnx_backend import OnnxBackend
 
 _STEP, _LONGEST_FILLED = 8, 128  # tokens
 _NICE = 5  # of OpenVINO's threads, which inherit it from the thread that starts them; the workers' own
@@ -150,18 +146,18 @@ class OpenVinoBackend:
             seen_lengths=None if seen is None else np.append(seen, rest),
         )
 
-    def _full_backend(self) -> OnnxBackend:
+    def _full_backend(self) -> "OnnxBackend":
         with self._loading:  # seconds, in which plain answers go on
             if self._full is None:
                 logger.info("loading the graph for attention weights, norms, head masks and token vectors")
                 self._artifact.check()  # the folder may hold another model by now
-                self._full = OnnxBackend(self._artifact, intra_op_threads=self._intra_op_threads)
+                self._full = _onnx_backend(self._artifact, self._intra_op_threads)
             return self._full
 
 
 def load_backend(
     artifact: Artifact, *, workers: int, intra_op_threads: int, provider: str
-) -> OnnxBackend | OpenVinoBackend:
+) -> "OnnxBackend | OpenVinoBackend":
     """The backend that an artifact was exported for; on a GPU always ONNX Runtime.
 
     Raises:
@@ -169,4 +165,11 @@ def load_backend(
     """
     if artifact.manifest.engine == OPENVINO and provider == "cpu":
         return OpenVinoBackend(artifact, workers=workers, intra_op_threads=intra_op_threads)
+    return _onnx_backend(artifact, intra_op_threads, provider)
+
+
+def _onnx_backend(artifact: Artifact, intra_op_threads: int, provider: str = "cpu") -> "OnnxBackend":
+    """ONNX Runtime is imported only where it runs: 15 MB of memory that plain answers of OpenVINO do without."""
+    from service.inference.onnx_backend import OnnxBackend  # noqa: PLC0415 - see above
+
     return OnnxBackend(artifact, intra_op_threads=intra_op_threads, provider=provider)

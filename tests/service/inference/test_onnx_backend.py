@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.artifact import GRAPH, Artifact, ArtifactError
-from service.inference import onnx_backend
-from service.inference.backend import Batch, BatchOutput
-from service.inference.onnx_backend import OnnxBackend, ProviderUnavailable, load_session
+from service.inference import feeds, onnx_backend
+from service.inference.backend import Batch, BatchOutput, ProviderUnavailable
+from service.inference.onnx_backend import OnnxBackend, load_session
 from tests.service.tiny_graph import INPUTS, MAX_LENGTH, NUM_HEADS, VOCAB_SIZE, reference, write_tiny_artifact
 
 ROOT = Path(__file__).parents[3]
@@ -138,8 +138,8 @@ def test_warms_up_with_the_longest_text_that_fits_any_memory_and_with_attention(
     assert (min(lengths), max(lengths)) == (1, MAX_LENGTH)
     assert [True, True] in layers
     session.run.reset_mock()
-    monkeypatch.setattr(onnx_backend, "_WARM_UP_LENGTHS", (1, 8))
-    monkeypatch.setattr(onnx_backend, "_LONGEST_WARM_UP", 20)
+    monkeypatch.setattr(feeds, "_WARM_UP_LENGTHS", (1, 8))
+    monkeypatch.setattr(feeds, "_LONGEST_WARM_UP", 20)
     spied.warm_up()
     assert max(asked(session)[2]) == 20
 
@@ -344,6 +344,8 @@ class Watch:
 
 sys.meta_path.insert(0, Watch())
 import service.server
+assert "onnxruntime" not in sys.modules
+import service.inference.onnx_backend
 from service.observability.stages import open_tracing
 assert open_tracing("", 1.0) is None
 loaded = {"fastapi", "torch", "onnx", "onnxscript", "transformers", "export"} & set(sys.modules)

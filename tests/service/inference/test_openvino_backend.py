@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import shutil
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +23,8 @@ from polyhead.tune import held_memory
 from service.batching.batcher import Batcher
 from service.batching.jobs import Job
 from service.inference import openvino_backend
-from service.inference.backend import Batch, Cancellation
-from service.inference.onnx_backend import OnnxBackend, ProviderUnavailable
+from service.inference.backend import Batch, Cancellation, ProviderUnavailable
+from service.inference.onnx_backend import OnnxBackend
 from service.inference.openvino_backend import OpenVinoBackend, load_backend
 from tests.service.fake_backend import PATIENCE
 from tests.task_artifacts import TaskArtifact, for_openvino
@@ -115,7 +116,7 @@ def test_plain_answers_go_on_while_the_other_graph_loads(artifact: Artifact, mon
         may_load.wait(PATIENCE)
         return OnnxBackend(artifact)
 
-    monkeypatch.setattr(openvino_backend, "OnnxBackend", load)
+    monkeypatch.setattr(openvino_backend, "_onnx_backend", load)
     with ThreadPoolExecutor(2) as threads:
         waiting = threads.submit(backend.run, batch(artifact, [3], wants_tokens=True))
         assert is_loading.wait(PATIENCE)
@@ -239,6 +240,21 @@ def test_once_warm_the_files_weights_leave_memory(artifact: Artifact) -> None:
     )
     assert set(sizes) == {"0"}
     np.testing.assert_array_equal(backend.run(batch(artifact, [5])).output, before)
+
+
+PLAIN_SERVICE = """
+import sys
+from pathlib import Path
+from service.runner import Runner
+runner = Runner.load(Path(sys.argv[1]))
+print("onnxruntime" in sys.modules)
+runner.close(5)
+"""
+
+
+def test_a_service_that_answers_plainly_does_not_hold_onnx_runtime(artifact: Artifact) -> None:
+    command = [sys.executable, "-c", PLAIN_SERVICE, str(artifact.directory)]
+    assert subprocess.run(command, capture_output=True, check=True, text=True).stdout == "False\n"  # noqa: S603
 
 
 @pytest.mark.slow
