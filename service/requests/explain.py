@@ -156,11 +156,7 @@ class ExplainPlan:
         }
 
     def place(self, text: TokenizedInput) -> int | None:
-        """The token whose label is explained; None if the request names no character.
-
-        Raises:
-            Invalid: no token is there.
-        """
+        """The token whose label is explained, None if the request names no character; Invalid where no token is."""
         at = self.request.at
         if at is None:
             return None
@@ -171,12 +167,7 @@ class ExplainPlan:
         return found
 
     def check_texts(self, texts: Sequence[TokenizedInput], *, max_explained: int) -> None:
-        """Refuses texts that cannot be explained.
-
-        Raises:
-            Invalid: a text has no token at all.
-            TooLarge: a text is longer than is explained.
-        """
+        """Refuses a text that has no token at all (Invalid), or is longer than is explained (TooLarge)."""
         refuse_empty(texts, names=self.names)
         if self.request.through == "network":
             lengths, is_embedder = [len(text.input_ids) for text in texts], len(texts) == len(SIDES)

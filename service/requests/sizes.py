@@ -13,7 +13,6 @@ TENSOR_BYTES = 4 + 4
 BASE64_BYTES = TENSOR_BYTES + 6
 JSON_BYTES = TENSOR_BYTES + 13
 ARRAYS_OF_PARTS = 16  # made of each text's parts on the way to its norms and cosines, about
-PART_FIGURES = 2  # of each token of a decomposition: norm and cosine
 ENTITY_FLOATS = 64  # numbers that take as much space and time as one entity, about
 POOLED_TOKENS = 2048  # of a document whose tokens share vectors: time and memory grow with the square
 TOKEN_NUMBERS = 4  # for each token besides its vector: id, offsets, row
@@ -25,8 +24,7 @@ class Sizes:
     """How large an answer will be.
 
     Attributes:
-        floats: in the answer, about.
-        built_from: floats read to build it, about.
+        floats: in the answer, about; it is `built_from` so many.
         attention_bytes: of the answer's attention.
         work_bytes: of the attention and the hidden states that are computed for it.
     """
@@ -38,9 +36,8 @@ class Sizes:
 
     def held_bytes(self, encoding_format: str, *, as_safetensors: bool) -> int:
         """What is held from the first run until the answer is read, about."""
-        if as_safetensors:
-            return self.work_bytes + TENSOR_BYTES * self.floats
-        return self.work_bytes + (BASE64_BYTES if encoding_format == "base64" else JSON_BYTES) * self.floats
+        as_text = BASE64_BYTES if encoding_format == "base64" else JSON_BYTES
+        return self.work_bytes + (TENSOR_BYTES if as_safetensors else as_text) * self.floats
 
 
 def check_sizes(
@@ -108,8 +105,8 @@ def _attention_bytes(attention: AttentionPlan, settings: Settings, *, block_floa
 
 
 def _part_figures(lengths: Sequence[int], max_bytes: int) -> int:
-    """Numbers in the decompositions of texts of these lengths; each text has an entry of the biases."""
-    figures = PART_FIGURES * sum(length + 1 for length in lengths)
+    """Numbers in the decompositions of texts of these lengths: norms and cosines of each token and of the biases."""
+    figures = 2 * sum(length + 1 for length in lengths)
     if (size := FLOAT_BYTES * figures) > max_bytes:
         raise TooLarge.at(
             "attention",
