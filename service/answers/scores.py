@@ -19,6 +19,9 @@ Vectors = Float32Array | Sequence[Float32Array]
 TokenIds = tuple[Sequence[Int64Array], Sequence[Int64Array]]
 """Of queries, and of documents."""
 
+Labelled = tuple[list[str], list[float]]
+"""Labels and their scores, best first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
@@ -77,10 +80,11 @@ def hybrid_scores(
     pairs = [(place, queries + at) for at, place in enumerate(places)]
     for name, weight in weights.items():
         if name == "dense":
-            left, right = ([answer["embeddings"][pair[side]] for pair in pairs] for side in (0, 1))
-            found += weight * compare("nd,nd->n", np.asarray(left), np.asarray(right), manifest)
+            vectors = answer["embeddings"]
+            found += weight * compare("nd,nd->n", vectors[places], vectors[queries:], manifest)
         elif name == "sparse":
-            found += [weight * word_products(*(answer["sparse"][at] for at in pair)) for pair in pairs]
+            words = answer["sparse"]
+            found += [weight * word_products(words[a], words[b]) for a, b in pairs]
         else:
             texts = answer["multi_vector"]
             found += [weight * max_sim(texts[a], texts[b]) / max(1, len(texts[a])) for a, b in pairs]
@@ -154,10 +158,6 @@ def best(scores: Float32Array, most: int | None) -> list[int]:
 def labelled(scores: Float32Array, labels: Sequence[str], top_k: int | None = None) -> list[dict[str, Any]]:
     """Labels with their scores, best first, by scores [labels]; at most `top_k`."""
     return [{"score": float(scores[at]), "label": labels[at]} for at in best(scores, top_k)]
-
-
-Labelled = tuple[list[str], list[float]]
-"""Labels and their scores, best first."""
 
 
 def activate(logits: Float32Array, activation: ScoreActivation) -> Float32Array:
