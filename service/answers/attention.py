@@ -185,11 +185,7 @@ def sum_words(cells: NDArray[Number], words: Sequence[Span] | None, axis: int) -
 
 
 def with_biases(found: TokenParts) -> Float64Array:
-    """A text's parts [n + 1, D'], the last one the biases'; in float64, so that they add up to the output as it is.
-
-    Raises:
-        InferenceFailed: a part is not finite.
-    """
+    """A text's parts [n + 1, D'] in float64, the last one the biases', so that they add up to the output as it is."""
     if not (np.isfinite(found.parts).all() and np.isfinite(found.whole).all()):
         raise InferenceFailed()
     parts = found.parts.astype(np.float64)
@@ -199,11 +195,7 @@ def with_biases(found: TokenParts) -> Float64Array:
 def build_contributions(
     request: EncodeRequest, tokenized: Sequence[TokenizedInput], parts: Sequence[TokenParts], tokenizer: Tokenizer
 ) -> list[dict[str, Any]]:
-    """One entry an input.
-
-    Raises:
-        InferenceFailed: a part is not finite.
-    """
+    """One entry an input; InferenceFailed if a part is not finite."""
     options, entries = request.attention or AttentionRequest(), []
     for axes, item, found in zip(plan_axes(options, tokenized, tokenizer), tokenized, parts, strict=True):
         rows = sum_words(with_biases(found)[:, : request.dimensions], axes.words, 0)

@@ -140,12 +140,7 @@ def _without_nulls(document: dict[str, Any]) -> dict[str, Any]:
 def compare(
     plan: ExplainPlan, texts: Sequence[TokenizedInput], results: Sequence[JobResult], runner: Runner
 ) -> Explained:
-    """The comparison of two texts from what the model computed of each.
-
-    Raises:
-        Invalid: a cosine with a vector of length 0.
-        InferenceFailed: a vector is not finite.
-    """
+    """Two texts compared by what the model computed of each; Invalid for a cosine with a vector of length 0."""
     request, pooling = plan.request, runner.config.pooling
     pooled = make_vectors(
         np.stack([result.output for result in results]),

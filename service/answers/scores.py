@@ -50,13 +50,10 @@ def rank(
 
 
 def similarities(queries: Vectors, documents: Vectors, ids: TokenIds, manifest: Manifest) -> Float32Array:
-    """One score a document, [N], each against its own query.
+    """One score a document, [N], each against its own query: an embedder's similarity, a multi-vector model's MaxSim.
 
-    Args:
-        queries: of an embedder [D], of a multi-vector model [n, D']; of length 1 unless it compares by dot products.
-        documents: the same.
-        ids: of the tokens of each query and of each document; a multi-vector model leaves some out.
-        manifest: of the model: an embedder's score is its own similarity, a multi-vector model's MaxSim.
+    Vectors are [D] of an embedder, [n, D'] of a multi-vector model, which leaves some tokens' `ids` out; of length 1
+    unless the model compares by dot products.
     """
     if not len(documents):
         return np.empty(0, dtype=np.float32)
@@ -161,11 +158,7 @@ def labelled(scores: Float32Array, labels: Sequence[str], top_k: int | None = No
 
 
 def activate(logits: Float32Array, activation: ScoreActivation) -> Float32Array:
-    """Logits [..., labels] as scores.
-
-    Raises:
-        InferenceFailed: a logit is not finite.
-    """
+    """Logits [..., labels] as scores; InferenceFailed if one is not finite."""
     if not np.isfinite(logits).all():
         raise InferenceFailed()
     if activation == "identity":
@@ -185,9 +178,6 @@ def zero_shot_labels(plan: ZeroShotPlan, found: Float32Array) -> Iterator[Labell
     By entailment a score is its softmax over a text's hypotheses; or, each by itself, over entailment and
     contradiction, which is the first of the model's labels, or the last one if entailment is the first (as the pipeline
     of `transformers`).
-
-    Raises:
-        InferenceFailed: a logit is not finite.
     """
     texts = len(plan.texts)
     if plan.method == "cosine":

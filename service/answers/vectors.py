@@ -21,14 +21,10 @@ SMALLEST_LENGTH = 1e-12  # torch.nn.functional.normalize's eps: a zero vector st
 
 
 def make_vectors(vectors: Float32Array, *, dimensions: int | None, normalize: bool) -> Float32Array:
-    """Vectors [n, D] as [n, dimensions], C-contiguous; normalised last, so that shortened ones have length 1 too.
-
-    Raises:
-        InferenceFailed: a vector is not finite; JSON has no number for that.
-    """
+    """Vectors [n, D] as [n, dimensions], C-contiguous; normalised last, so that shortened ones have length 1 too."""
     vectors = vectors[:, :dimensions]
     squares = np.vecdot(vectors, vectors)
-    if not np.isfinite(squares).all():
+    if not np.isfinite(squares).all():  # JSON has no number for that
         raise InferenceFailed()
     if normalize:
         vectors = vectors / np.maximum(np.sqrt(squares), SMALLEST_LENGTH)[:, np.newaxis]

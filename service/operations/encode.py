@@ -52,11 +52,7 @@ class EncodeResult(NamedTuple):
 async def encode(
     services: Services, context: RequestContext, request: EncodeRequest, *, as_safetensors: bool = False
 ) -> Sequence[Piece]:
-    """Answers one encode request, as JSON unless told otherwise; in pieces if it is megabytes.
-
-    Raises:
-        ServiceError: whatever keeps it from being answered.
-    """
+    """Answers one encode request, as JSON unless told otherwise; in pieces if it is megabytes."""
     if request.encoding_format == "float16" and not as_safetensors:
         raise Invalid.at("encoding_format", '"float16" is for Accept: application/vnd.safetensors; JSON has the others')
     if request.encoding_format == "base64" and as_safetensors:
@@ -86,9 +82,6 @@ async def run(
 
     With `adds_blocks` attention across pairs gets its blocks beside whole maps. How the answer will be written, and
     what the caller puts into it (`beside_bytes`), says how much it will hold.
-
-    Raises:
-        ServiceError: whatever keeps it from being encoded.
     """
     runner, settings, metrics = services.runner(), services.settings, services.model.metrics
     deadline = context.deadline(settings.request_timeout)

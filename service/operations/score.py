@@ -54,12 +54,7 @@ class Scored:
 
 
 async def score(services: Services, context: RequestContext, wanted: Scoring) -> Scored:
-    """Scores documents, one a document, in their order.
-
-    Raises:
-        WrongTask: the artifact returns no score of a pair.
-        ServiceError: whatever keeps it from being answered.
-    """
+    """Scores documents, one a document, in their order; WrongTask if the artifact returns no score of a pair."""
     settings, manifest = services.settings, services.runner().manifest
     if len(wanted.documents) > settings.max_texts:
         raise TooLarge.at(

@@ -186,11 +186,7 @@ def count_block_floats(plan: AttentionPlan, tokenized: Sequence[TokenizedInput])
 
 
 def plan_axes(options: AttentionRequest, inputs: Sequence[TokenizedInput], tokenizer: Tokenizer) -> list[Axes]:
-    """The axes of each input.
-
-    Raises:
-        ValueError: words of an input without a text.
-    """
+    """The axes of each input; ValueError for words of an input without a text."""
     if all(item.encoding is not None for item in inputs):
         return [_axes(options, item, _special(item)) for item in inputs]
     (empty,) = tokenizer.encode_now([""])

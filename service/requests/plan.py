@@ -5,7 +5,7 @@ It knows the model's manifest and tokenizer, neither HTTP nor threads; whoever r
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NotRequired, TypedDict, TypeGuard, get_args
+from typing import Any, TypeGuard, get_args
 
 from model.artifact import NORM_LAYERS, Defaults, Manifest
 from service.errors import Invalid
@@ -26,16 +26,6 @@ from service.requests.spans import SpanPlan, read_spans
 from service.tokenization.inputs import Inputs
 from service.tokenization.rows import TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
-
-
-class RunOptions(TypedDict):
-    """What a run is to compute besides pooled vectors, as `Runner.run` takes it."""
-
-    attention_layers: tuple[int, ...]
-    wants_tokens: bool
-    wants_norms: bool
-    head_gates: Float32Array | None
-    by_table: NotRequired[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +107,8 @@ class EncodePlan:
         return ARRAY_FLOATS * len(lengths) + (WORD_FLOATS * sum(lengths) if finds_words else 0)
 
     @property
-    def run_options(self) -> RunOptions:
-        """What the model is to compute."""
+    def run_options(self) -> dict[str, Any]:
+        """What the model is to compute, as `Runner.run` takes it."""
         selection = self.selection
         return {
             "attention_layers": selection.computed_layers if selection else (),
@@ -136,11 +126,7 @@ class EncodePlan:
 
 
 def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> EncodePlan:
-    """Resolves a request.
-
-    Raises:
-        Invalid: it asks for what the model does not have.
-    """
+    """Resolves a request; Invalid if it asks for what the model does not have."""
     _refuse_other_tasks(request, inputs, manifest)
     overlap = _plan_overlap(request, inputs, manifest)
     token_numbers = _check_outputs(request, manifest)

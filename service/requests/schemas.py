@@ -45,11 +45,7 @@ EncodingFormat = Literal["float", "base64", "float16", VectorFormat]
 
 
 def refuse_beside(request: RequestModel, fields: Sequence[str], other: str, *, inside: str = "") -> None:
-    """Refuses fields of a request that ask for something, neither their default nor false, beside another choice.
-
-    Raises:
-        Invalid: naming the first of them, behind `inside`, the request's path in its body, and the other choice.
-    """
+    """Refuses (Invalid) fields, `inside` a part of the body, that ask for more than their default beside `other`."""
     for name in fields:
         value = getattr(request, name)
         if value and value != type(request).model_fields[name].default:

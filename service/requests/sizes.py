@@ -48,11 +48,7 @@ def check_sizes(
     *,
     block_floats: int = 0,
 ) -> Sizes:
-    """How large the answer will be, for texts of these lengths in tokens; `block_floats` next to the attention's maps.
-
-    Raises:
-        TooLarge: larger than the settings allow; the message says what would make it smaller.
-    """
+    """The size of the answer to texts of these lengths, `block_floats` beside its maps; too large ones are TooLarge."""
     request, config = plan.request, plan.manifest.config
     floats = _output_floats(plan, lengths)
     if (size := floats * FLOAT_BYTES) > settings.max_embedding_bytes:
@@ -66,7 +62,13 @@ def check_sizes(
             "pool_factor", f"a document has {longest} tokens, at most {POOLED_TOKENS} are pooled; send it in parts"
         )
     if plan.decomposes:
-        figures = _part_figures(lengths, settings.max_attention_bytes)
+        figures = 2 * sum(length + 1 for length in lengths)  # norms and cosines, of each token and of the biases
+        if (size := FLOAT_BYTES * figures) > settings.max_attention_bytes:
+            raise TooLarge.at(
+                "attention",
+                f"the answer would hold {size} bytes of contributions, at most {settings.max_attention_bytes} are "
+                "allowed; send fewer or shorter inputs",
+            )
         work = config.output_size * sum(lengths)
         built_from = floats + figures + work + ARRAYS_OF_PARTS * ARRAY_FLOATS * len(lengths)
         return Sizes(floats + figures, built_from, FLOAT_BYTES * figures, FLOAT_BYTES * work)
@@ -102,18 +104,6 @@ def _attention_bytes(attention: AttentionPlan, settings: Settings, *, block_floa
             f"{cure} send fewer or shorter inputs",
         )
     return size
-
-
-def _part_figures(lengths: Sequence[int], max_bytes: int) -> int:
-    """Numbers in the decompositions of texts of these lengths: norms and cosines of each token and of the biases."""
-    figures = 2 * sum(length + 1 for length in lengths)
-    if (size := FLOAT_BYTES * figures) > max_bytes:
-        raise TooLarge.at(
-            "attention",
-            f"the answer would hold {size} bytes of contributions, at most {max_bytes} are allowed; send fewer or "
-            "shorter inputs",
-        )
-    return figures
 
 
 def _output_floats(plan: EncodePlan, lengths: Sequence[int]) -> int:

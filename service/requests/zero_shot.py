@@ -148,11 +148,7 @@ def label_bytes(labels: Sequence[str], texts: int, most: int, *, param: str) -> 
 
 
 def entailment_label(manifest: Manifest) -> int | None:
-    """Which label says that one text follows from the other; None of an embedder, which has no labels.
-
-    Raises:
-        WrongTask: the model has no such label, or does not read two texts.
-    """
+    """Which label says that one text follows from the other; None of an embedder, WrongTask without such a label."""
     if manifest.task == "embedding":
         return None
     if manifest.task != "classification" or not manifest.pairs:

@@ -112,7 +112,7 @@ PAIRS = InputNames(listed="pairs")
 
 
 def read_inputs(value: Any, *, names: InputNames = INPUTS, max_texts: int) -> Inputs:
-    """Tells apart the four forms of a JSON value. Messages name places, never values.
+    """Tells apart the four forms of a JSON value.
 
     Raises:
         Invalid: another form, an empty list, or a list of mixed kinds.
@@ -132,17 +132,13 @@ def read_inputs(value: Any, *, names: InputNames = INPUTS, max_texts: int) -> In
     if kinds == {str}:
         return Inputs(texts=value)
     if kinds == {list}:
-        _check_lists(value, names)
+        for index, ids in enumerate(value):
+            if not ids:
+                raise Invalid.at(names.of(index), "the list is empty; give at least one token id")
+            if set(map(type, ids)) != {int}:
+                raise Invalid.at(names.of(index), "expected token ids, whole numbers only")
         return Inputs(token_ids=value)
     raise Invalid(f"{names.all}: {EXPECTED}; all of one kind", param=names.field)
-
-
-def _check_lists(value: list[list[Any]], names: InputNames) -> None:
-    for index, ids in enumerate(value):
-        if not ids:
-            raise Invalid.at(names.of(index), "the list is empty; give at least one token id")
-        if set(map(type, ids)) != {int}:
-            raise Invalid.at(names.of(index), "expected token ids, whole numbers only")
 
 
 def read_pairs(value: Any, *, names: InputNames = PAIRS, max_texts: int) -> Inputs:
@@ -182,20 +178,11 @@ async def tokenize(
     check_lengths: Callable[[Sequence[int]], None] | None = None,
     deadline: float | None = None,
 ) -> list[TokenizedInput]:
-    """Inputs as the model sees them; token ids by themselves are never cut.
+    """Inputs as the model sees them, for errors by the caller's `names`; token ids by themselves are never cut.
 
-    Args:
-        tokenizer: the artifact's.
-        inputs: what to tokenise.
-        vocab_size: ids that the model has.
-        names: what the caller calls the inputs, for errors.
-        truncate: what happens to texts that are too long.
-        pair_truncation: which text of a pair is cut.
-        most_tokens: of each text of a row, without special tokens; what is more is cut off.
-        overlap: tokens that neighbouring windows share, of texts that are read in windows so that nothing is cut off.
-        ids_only: whether tokens and offsets can be left out.
-        check_lengths: refuses rows of pairs by their tokens, before they are made.
-        deadline: `time.monotonic()` value after which the answer is worth nothing.
+    Each text of a row is cut to its own of `most_tokens`, special tokens left out. With `overlap` texts are read in
+    windows that share so many tokens, and nothing is cut off. `ids_only` leaves out tokens and offsets, `check_lengths`
+    refuses rows of pairs by their tokens before they are made. `deadline` is a `time.monotonic()` value.
 
     Raises:
         ServiceError: Invalid or TooLarge for token ids that the model does not take, a text that is no Unicode, or a

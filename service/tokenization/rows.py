@@ -262,11 +262,7 @@ def cut_pairs(
     most: Sequence[int | None] | None = None,
     from_start: bool,
 ) -> list[list[slice]]:
-    """Which tokens of rows of two texts are kept, so that both are at most `room`, and each its own limit of `most`.
-
-    Raises:
-        NoRoom: only one may be cut, and the other leaves no room for it.
-    """
+    """Which tokens of rows of two texts are kept: both at most `room`, each at most its own of `most`; else NoRoom."""
     kept = []
     for index, lengths in enumerate(rows):
         first, second = (

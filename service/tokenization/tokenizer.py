@@ -129,15 +129,7 @@ class Tokenizer:
         ids_only: bool = False,
         deadline: float | None = None,
     ) -> list[TokenizedInput]:
-        """Tokenises texts, in their order; a text that is too long is cut.
-
-        Args:
-            texts: what to tokenise.
-            from_start: whether a text's start is cut off, not its end.
-            most: tokens that a text may have, special tokens left out; None for no limit.
-            ids_only: whether tokens and offsets can be left out, which takes a fifth of the time.
-            deadline: `time.monotonic()` value after which no one waits any more.
-        """
+        """Tokenises texts, in their order; one that is too long, or has more than `most` tokens of its own, is cut."""
         parts = _parts(texts, partial(self._encode, from_start=from_start, most=most, ids_only=ids_only))
         return await self._run(parts, _concatenated, deadline)
 
@@ -333,16 +325,12 @@ def _concatenated(found: list[list[T]]) -> list[T]:
 
 
 def _done(parts: Sequence[Part]) -> list[Any]:
-    """What the parts give, done on the calling thread.
-
-    Raises:
-        InternalError: the library's Rust code panicked. What the panic says may quote the text, so it is not shown.
-    """
+    """What the parts give, done on the calling thread."""
     try:
         return [part.work() for part in parts]
     except (Exception, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as panic:  # a panic is no Exception
+    except BaseException as panic:  # of the library's Rust code; it may quote the text, so it is not shown
         raise InternalError() from panic
 
 
