@@ -13,11 +13,10 @@ from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, NUM_HEADS, S
 LAST_ID = len(VOCABULARY) - 1
 LAST_LAYER, LAST_HEAD = len(NUM_HEADS) - 1, NUM_HEADS[0] - 1
 WHOLE = " ".join(["cat"] * (MAX_LENGTH - 2))
-FIRST = {"layers": [0]}
+FIRST, TOKENS = {"layers": [0]}, {"output": "tokens"}
 Body = dict[str, Any]
-ENCODE: list[
-    tuple[str, Body, Body, int]
-] = [  # flags; what changes in {"inputs": "cat"}, at the limit and beyond; status
+# Flags; what changes in {"inputs": "cat"}, at the limit and beyond; status.
+ENCODE: list[tuple[str, Body, Body, int]] = [
     ("", {"inputs": [0, LAST_ID]}, {"inputs": [0, LAST_ID + 1]}, 422),
     ("", {"inputs": [[LAST_ID], [0]]}, {"inputs": [[LAST_ID], [-1]]}, 422),
     ("", {"inputs": [5] * MAX_LENGTH}, {"inputs": [5] * (MAX_LENGTH + 1)}, 413),
@@ -28,12 +27,7 @@ ENCODE: list[
     ("", {"dimensions": HIDDEN_SIZE}, {"dimensions": HIDDEN_SIZE + 1}, 422),
     ("", {"dimensions": 1}, {"dimensions": 0}, 422),
     (f"--max-embedding-bytes {2 * 4 * HIDDEN_SIZE}", {"inputs": ["cat"] * 2}, {"inputs": ["cat"] * 3}, 413),
-    (
-        f"--max-embedding-bytes {3 * 4 * HIDDEN_SIZE}",
-        {"output": "tokens"},
-        {"inputs": "a cat", "output": "tokens"},
-        413,
-    ),
+    (f"--max-embedding-bytes {3 * 4 * HIDDEN_SIZE}", TOKENS, {"inputs": "a cat"} | TOKENS, 413),
     ("", {"attention": {"layers": [LAST_LAYER, -1 - LAST_LAYER]}}, {"attention": {"layers": [LAST_LAYER + 1]}}, 422),
     ("", {"attention": {"layers": [-1 - LAST_LAYER]}}, {"attention": {"layers": [-2 - LAST_LAYER]}}, 422),
     ("", {"attention": {"layers": [0], "heads": [1]}}, {"attention": {"layers": [0], "heads": [LAST_HEAD + 1]}}, 422),
@@ -42,13 +36,8 @@ ENCODE: list[
 ]
 OTHERS: list[tuple[str, str, Body, Body, int]] = [  # path, and the same of a whole body
     ("/v1/embeddings", "", {"input": [CLS, LAST_ID, SEP]}, {"input": [CLS, LAST_ID + 1, SEP]}, 422),
-    (
-        "/similarity",  # its source counts
-        "--max-texts 3",
-        {"source": "a", "targets": ["a"] * 2},
-        {"source": "a", "targets": ["a"] * 3},
-        413,
-    ),
+    # Its source counts.
+    ("/similarity", "--max-texts 3", {"source": "a", "targets": ["a"] * 2}, {"source": "a", "targets": ["a"] * 3}, 413),
     ("/tokenize", "--max-texts 3", {"inputs": ["cat"] * 3}, {"inputs": ["cat"] * 4}, 413),
     ("/tokenize", "--max-request-tokens 6", {"inputs": ["cat", "dog"]}, {"inputs": ["cat", "a dog"]}, 413),
     ("/explain", "--max-text-characters 7", {"a": "x", "b": "the cat"}, {"a": "x", "b": "the cats"}, 413),
@@ -73,13 +62,28 @@ def test_at_a_limit_and_beyond(
     assert len(served.backend.batches) == runs
 
 
-def test_explaining_computes_as_much_attention_as_is_allowed(serve: Serve) -> None:
-    """Both texts of three tokens: the weights of every head of every layer, 4 bytes each."""
-    body, computed = {"a": "cat", "b": "dog"}, 4 * sum(NUM_HEADS) * 2 * 9
-    refused = serve("--max-attention-work-bytes", str(computed - 1)).client.post("/explain", json=body)
-    assert f"{computed} bytes of attention weights would be computed" in refused.json()["error"]["message"]
-    taken = serve("--max-attention-work-bytes", str(computed)).client.post("/explain", json=body)
-    assert taken.status_code == 200
+@pytest.mark.parametrize(
+    ("path", "body", "texts", "message"),
+    [
+        ("/explain", {"a": "cat", "b": "dog"}, 2, "{} bytes of attention weights would be computed"),
+        (
+            "/encode",
+            CAT | {"attention": {"layers": [0], "reduce": "rollout"}},
+            1,
+            "attention: {} bytes of weights would be computed, at most {} are allowed; a rollout needs every layer: "
+            "send fewer or shorter inputs",
+        ),
+    ],
+)
+def test_every_head_that_is_computed_counts(serve: Serve, path: str, body: Body, texts: int, message: str) -> None:
+    computed = 4 * sum(NUM_HEADS) * texts * 9  # each text has three tokens
+    served = serve("--max-attention-work-bytes", str(computed - 1))
+    refused = served.client.post(path, json=body)
+    assert refused.status_code == 413
+    assert refused.json()["error"]["message"].startswith(message.format(computed, computed - 1))
+    assert not served.backend.batches
+    served = serve("--max-attention-work-bytes", str(computed))
+    assert served.client.post(path, json=body).status_code == 200
 
 
 def test_a_request_that_fills_the_queue_is_taken(serve: Serve) -> None:
