@@ -1,6 +1,5 @@
 """Each limit of a request: what is exactly at it is taken, one more is refused before anything runs."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +95,12 @@ NAMED = {"prompt_name": "query", "prompt": "the cat "}
 
 
 @pytest.fixture
-def prompted(serve: Serve, tmp_path: Path) -> Callable[..., Served]:
-    def start(default: str | None = None) -> Served:
-        defaults = Defaults(pooling="mean", normalize=True, prompts=PROMPTS, default_prompt_name=default)
-        served: Served = serve("--model", str(write_fake_artifact(tmp_path / "prompts", defaults)))
-        return served
-
-    return start
+def prompted(serve: Serve, tmp_path: Path, request: pytest.FixtureRequest) -> Served:
+    """A model with prompts; its default is the fixture's parameter, if any."""
+    default = getattr(request, "param", None)
+    defaults = Defaults(pooling="mean", normalize=True, prompts=PROMPTS, default_prompt_name=default)
+    served: Served = serve("--model", str(write_fake_artifact(tmp_path / "prompts", defaults)))
+    return served
 
 
 def used(answer: dict[str, Any]) -> dict[str, Any]:
@@ -124,50 +122,47 @@ ASKED: dict[str | None, list[tuple[Body, str, Body]]] = {  # by default prompt: 
 }
 
 
-@pytest.mark.parametrize("default", ASKED)
-def test_a_prompt_is_the_text_before_each_text(prompted: Callable[..., Served], default: str | None) -> None:
-    served, texts = prompted(default), ["sat on", "run"]
-    for asked, before, said in ASKED[default]:
-        answer = served.encode({"inputs": texts, **asked}).json()
-        written_out = served.encode({"inputs": [before + text for text in texts], "prompt": ""}).json()
+@pytest.mark.parametrize(("prompted", "cases"), ASKED.items(), indirect=["prompted"])
+def test_a_prompt_is_the_text_before_each_text(prompted: Served, cases: list[tuple[Body, str, Body]]) -> None:
+    texts = ["sat on", "run"]
+    for asked, before, said in cases:
+        answer = prompted.encode({"inputs": texts, **asked}).json()
+        written_out = prompted.encode({"inputs": [before + text for text in texts], "prompt": ""}).json()
         assert answer["embeddings"] == written_out["embeddings"], asked
         assert answer["usage"] == written_out["usage"], asked
-        tokens = served.client.post("/tokenize", json={"inputs": texts, **asked}).json()
+        tokens = prompted.client.post("/tokenize", json={"inputs": texts, **asked}).json()
         assert tokens["usage"] == answer["usage"], asked
         assert used(tokens) == used(answer) == said, asked
 
 
-def test_unknown_name_is_refused_with_those_that_are_known(prompted: Callable[..., Served]) -> None:
-    client = prompted().client
+def test_unknown_name_is_refused_with_those_that_are_known(prompted: Served) -> None:
     for path, field in (("/encode", "inputs"), ("/tokenize", "inputs"), ("/embed", "inputs"), ("/embeddings", "input")):
-        response = client.post(path, json={field: "cat", "prompt_name": "Query"})
+        response = prompted.client.post(path, json={field: "cat", "prompt_name": "Query"})
         error = response.json()["error"]
         message = error if path == "/embed" else error["message"]
         assert (response.status_code, message) == (422, "prompt_name: expected one of passage, plain, query"), path
 
 
-def test_default_prompt_is_not_for_token_ids_and_no_other_is(prompted: Callable[..., Served]) -> None:
-    served = prompted("query")
-    answer = served.encode({"inputs": [2, 5, 3]}).json()
-    assert used(answer) == {}
-    assert answer["usage"] == {"tokens": 3}
-    refused = served.encode({"inputs": [2, 5, 3], "prompt_name": "query"}).json()["error"]
+@pytest.mark.parametrize("prompted", ["query"], indirect=True)
+def test_default_prompt_is_not_for_token_ids_and_no_other_is(prompted: Served) -> None:
+    answer = prompted.encode({"inputs": [2, 5, 3]}).json()
+    assert (used(answer), answer["usage"]) == ({}, {"tokens": 3})
+    refused = prompted.encode({"inputs": [2, 5, 3], "prompt_name": "query"}).json()["error"]
     assert refused["param"] == "prompt_name"
     assert refused["message"].startswith("prompt_name: token ids and pairs are used as given")
 
 
-def test_offsets_count_from_the_start_of_the_prompt(prompted: Callable[..., Served]) -> None:
+def test_offsets_count_from_the_start_of_the_prompt(prompted: Served) -> None:
     body = {"inputs": "sat", "prompt_name": "query", "attention": {"layers": [0], "level": "word"}}
-    (attention,) = prompted().encode(body).json()["attention"]
+    (attention,) = prompted.encode(body).json()["attention"]
     assert attention["words"][1:-1] == ["the", "cat", "sat"]
     assert attention["offsets"][1:-1] == [[0, 3], [4, 7], [8, 11]]
 
 
-def test_prompt_counts_in_what_is_cut(prompted: Callable[..., Served]) -> None:
+def test_prompt_counts_in_what_is_cut(prompted: Served) -> None:
     text = " ".join(["dog"] * 13)
-    served = prompted()
-    assert served.encode({"inputs": text, "truncate": False}).status_code == 200
-    refused = served.encode({"inputs": text, "truncate": False, "prompt_name": "query"})
+    assert prompted.encode({"inputs": text, "truncate": False}).status_code == 200
+    refused = prompted.encode({"inputs": text, "truncate": False, "prompt_name": "query"})
     assert refused.json()["error"]["message"].startswith("inputs[0]: 17 tokens, the model takes 16")
-    (item,) = served.encode({"inputs": text, "prompt_name": "query"}).json()["items"]
+    (item,) = prompted.encode({"inputs": text, "prompt_name": "query"}).json()["items"]
     assert item == {"tokens": 16, "truncated": True, "tokens_cut": 1}
