@@ -105,15 +105,11 @@ def test_places_of_tokens_are_read_once() -> None:
     offsets.assert_called_once()
 
 
-def gates_of(shared: Served, mask: Any) -> Any:
-    response = shared.encode({"inputs": ["the cat", "a dog"], "head_mask": mask})
-    assert response.status_code == 200, response.text
-    return shared.backend.batches[-1].head_gates
-
-
 @pytest.mark.parametrize(  # layers of 2, 3 and 0 heads
     ("mask", "expected"),
     [
+        (None, None),
+        ([], None),
         ([[0, 1, 0]], [1, 0, 1, 1, 1]),
         ([[1, 2, 0.25], [0, 0, 0.5]], [0.5, 1, 1, 1, 0.25]),
         ([[-3, -1, 0], [-2, -3, 0.0]], [1, 0, 0, 1, 1]),
@@ -121,13 +117,11 @@ def gates_of(shared: Served, mask: Any) -> Any:
         ([[layer, head, 0] for layer, count in enumerate(NUM_HEADS) for head in range(count)], [0] * sum(NUM_HEADS)),
     ],
 )
-def test_the_mask_becomes_a_gate_for_every_head(shared: Served, mask: Any, expected: list[float]) -> None:
-    np.testing.assert_array_equal(gates_of(shared, mask), np.array([expected] * 2, np.float32), strict=True)
-
-
-@pytest.mark.parametrize("mask", [None, []])
-def test_no_mask_is_no_gates(shared: Served, mask: Any) -> None:
-    assert gates_of(shared, mask) is None
+def test_the_mask_becomes_a_gate_for_every_head(shared: Served, mask: Any, expected: list[float] | None) -> None:
+    response = shared.encode({"inputs": ["the cat", "a dog"], "head_mask": mask})
+    assert response.status_code == 200, response.text
+    gates = None if expected is None else np.array([expected] * 2, np.float32)
+    np.testing.assert_array_equal(shared.backend.batches[-1].head_gates, gates, strict=True)
 
 
 def test_a_gate_that_is_no_number_at_all_is_refused(shared: Served) -> None:

@@ -18,7 +18,8 @@ from service.tokenization.tokenizer import Tokenizer
 from tests.service.fake_engine import CLS, SEP, make_tokenizer
 
 LONGEST = 12
-WORDS = st.lists(st.sampled_from(["the", "cat", "cats", "sat", "on", "a", "mat", "zebra"]), max_size=20).map(" ".join)
+KNOWN = ["the", "cat", "cats", "sat", "on", "a", "mat", "zebra", "?", "日本", "\x00", "e\u0301", "🤖"]
+WORDS = st.lists(st.sampled_from(KNOWN), max_size=20).map(" ".join)
 BERT = TemplateProcessing(
     single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)]
 )

@@ -1,4 +1,4 @@
-"""Cut as `transformers` cuts, which is what sentence-transformers calls."""
+"""Long and many texts, files that are no tokenizer, and faults of the library."""
 
 import asyncio
 import json
@@ -10,10 +10,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
-from transformers import PreTrainedTokenizerFast
 
 from service.errors import InternalError, NotReady, Overloaded
 from service.observability.logs import describe
@@ -33,27 +30,6 @@ from tests.texts import varied_texts
 from tests.tokenizers import TOKENIZERS, wordpiece
 
 ours = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
-theirs = PreTrainedTokenizerFast(
-    tokenizer_object=make_tokenizer(),
-    model_max_length=MAX_LENGTH,
-    unk_token="[UNK]",  # noqa: S106 - a token of the vocabulary
-    pad_token="[PAD]",  # noqa: S106 - a token of the vocabulary
-)
-words = st.lists(
-    st.sampled_from(["the", "cats", "sat", "on", "a", "mat", "?", "日本", "\x00", "e\u0301", "🤖"]), max_size=40
-)
-
-
-@given(words)
-def test_ids_and_offsets_are_those_of_transformers(parts: list[str]) -> None:
-    text = " ".join(parts)
-    (item,) = ours.encode_now([text])
-    expected = theirs(text, truncation="longest_first", return_offsets_mapping=True)
-    assert item.input_ids.tolist() == expected["input_ids"]
-    assert list(item.offsets or ()) == expected["offset_mapping"]
-    whole = len(theirs(text, truncation=False, verbose=False)["input_ids"])
-    assert item.full_length == whole
-    assert item.truncated == (whole > MAX_LENGTH)
 
 
 def test_long_inputs_come_from_a_thread_the_same() -> None:
