@@ -62,11 +62,8 @@ def make_maps(
 ) -> dict[str, list[NDArray[Any]]]:
     """The maps of each layer, C-contiguous; a rollout's is one for all layers.
 
-    Args:
-        attentions: by layer, [H_l, n, n]; at least `selection.computed_layers`.
-        selection: layers, heads and options.
-        axes: of this input.
-        value_norms: by layer, [H_l, n]; what weights are multiplied by for form "norms".
+    Attentions are [H_l, n, n] by layer, of at least `selection.computed_layers`; value norms [H_l, n], what weights are
+    multiplied by for form "norms".
 
     Returns:
         `weights` [maps, queries, keys] of each layer; with `top_k` [maps, queries, k], and with them `indices`

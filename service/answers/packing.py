@@ -42,7 +42,6 @@ DTYPES: Mapping[str, str] = MappingProxyType(
     {"float32": "F32", "float16": "F16", "int32": "I32", "int8": "I8", "uint8": "U8"}
 )
 
-_ALIGNMENT = 8
 BLOCK = 32_768  # numbers, or characters
 _TOO_LARGE = np.uint32(0x477FF000)  # 65,520 as float32: from here on float16 has infinity only
 _SMALLEST_NORMAL = np.uint32(0x38800000)  # 2**-14
@@ -163,7 +162,7 @@ def write_safetensors(tensors: Mapping[str, Sequence[NDArray[Any]]], metadata: M
         pieces += map(bytes_of, arrays)
         offset = end
     written = orjson.dumps(header)
-    written += b" " * (-len(written) % _ALIGNMENT)
+    written += b" " * (-len(written) % 8)  # so that arrays begin where readers want their numbers
     return [len(written).to_bytes(8, "little") + written, *pieces]
 
 

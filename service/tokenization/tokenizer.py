@@ -52,12 +52,8 @@ class Tokenizer:
     Every method that tokenises raises InternalError if the library panicked. Every asynchronous one also raises what
     `WorkQueue.run` does: Overloaded, DeadlineExceeded or NotReady.
 
-    Args:
-        tokenizer: the library's.
-        max_sequence_length: the attribute.
-        threads: for long texts, which may have to wait `max_delay` seconds.
-        pair_wording: what the model reads around the texts of a pair; None for nothing.
-        max_delay: as of `WorkQueue`.
+    Long texts share `threads`, and may have to wait for `max_delay` seconds. `pair_wording` is what the model reads
+    around the texts of a pair.
 
     Attributes:
         max_sequence_length: tokens that the model takes, special tokens included.
