@@ -26,7 +26,7 @@ BERT = TemplateProcessing(
 ROBERTA = RobertaProcessing(("[SEP]", SEP), ("[CLS]", CLS), trim_offsets=False, add_prefix_space=False)
 
 
-def tokenizer_with(processor: Any) -> FastTokenizer:
+def tokenizer_with(processor: Any) -> Any:
     tokenizer = make_tokenizer()
     tokenizer.post_processor = processor
     return tokenizer
@@ -39,7 +39,7 @@ def rows(tokenizer: FastTokenizer, *texts: str, **options: Any) -> Any:
 
 
 def expected(tokenizer: FastTokenizer, *texts: str, strategy: PairTruncation, direction: str = "right") -> Any:
-    library = FastTokenizer.from_str(tokenizer.to_str())
+    library: Any = FastTokenizer.from_str(tokenizer.to_str())
     library.enable_truncation(LONGEST, strategy=strategy, direction=direction)
     return library.encode(*texts)
 
