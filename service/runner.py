@@ -10,8 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 from model.artifact import EXPLAIN_GRAPH, HEADS, MANIFEST, ONNX_RUNTIME, OPENVINO, TOKENIZER, Artifact, Manifest
 from model.config import EncoderConfig
@@ -27,7 +28,7 @@ from service.inference.token_outputs import QueryTable, TokenOutputs
 from service.machine import usable_cores
 from service.observability.stages import BatchRecord, note_stage
 from service.settings import Settings
-from service.tokenization.inputs import Inputs, TokenizeOptions, tokenize
+from service.tokenization.inputs import tokenize
 from service.tokenization.rows import TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
 
@@ -67,6 +68,7 @@ class Runner:
         artifact: the one that was loaded.
         name: what answers call it: its own name, or the one that it is served by.
         tokenizer: text to token ids.
+        tokenize: `service.tokenization.inputs.tokenize` with this model's tokenizer.
         batcher: the queue of texts, and the workers that run them.
         runtime: provider and threads.
         written: when its manifest was written, in seconds since 1970.
@@ -85,6 +87,7 @@ class Runner:
         self.artifact = artifact
         self.name = artifact.manifest.model
         self.tokenizer = tokenizer
+        self.tokenize = partial(tokenize, tokenizer, vocab_size=self.config.vocab_size)
         self.runtime = runtime
         self.written = artifact.path(MANIFEST).stat().st_mtime  # now: another artifact may replace this one later
         self.head_report = artifact.path(HEADS).read_bytes() if HEADS in artifact.manifest.files else None
@@ -161,10 +164,6 @@ class Runner:
         """Why a queue would refuse a request, before it is read: see `Batcher.early_refusal`."""
         characters = _TOKEN_CHARACTERS * tokens
         return self.batcher.early_refusal(tokens, others, refused) or self.tokenizer.early_refusal(characters)
-
-    async def tokenize(self, inputs: Inputs, **options: Unpack[TokenizeOptions]) -> list[TokenizedInput]:
-        """Inputs as the model sees them: `service.tokenization.inputs.tokenize` with this model's tokenizer."""
-        return await tokenize(self.tokenizer, inputs, vocab_size=self.config.vocab_size, **options)
 
     async def run(
         self,

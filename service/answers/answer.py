@@ -17,7 +17,7 @@ from service.answers.vectors import (
     join_windows,
     make_vectors,
     pool_tokens,
-    quantize_all,
+    quantize,
     span_vectors,
     token_vectors,
 )
@@ -44,14 +44,7 @@ def build_answer(
 ) -> dict[str, Any]:
     """An answer, one entry an input, arrays still arrays.
 
-    Args:
-        plan: of the request.
-        tokenized: its inputs.
-        results: of each input, or of all windows of all inputs.
-        attention: what to answer of it, or None.
-        runner: what ran.
-        span_tokens: of each input's spans, or None.
-        parts: what each token gives to its input's vector, or None.
+    `results` are of each input, or of all windows of all inputs; `parts` what each token gives to its input's vector.
 
     Raises:
         InferenceFailed: a vector is not finite.
@@ -74,14 +67,16 @@ def build_answer(
         answer["embeddings"], rows = [vectors for vectors, _ in pooled], [rows for _, rows in pooled]
     if plan.request.return_tokens:
         answer["tokens"] = list(_tokens_of_vectors(plan, tokenized, rows, runner.manifest))
-    if is_quantized(plan.request.encoding_format):
-        answer["embeddings"] = quantize_all(answer["embeddings"], plan.request.encoding_format, runner.manifest)
+    if is_quantized(name := plan.request.encoding_format):
+        vectors, manifest = answer["embeddings"], runner.manifest
+        is_one = isinstance(vectors, np.ndarray)
+        answer["embeddings"] = (
+            quantize(vectors, name, manifest) if is_one else [quantize(rows, name, manifest) for rows in vectors]
+        )
     if attention is not None:
         answer["attention"] = build_attention(attention, tokenized, results, runner.tokenizer)
-    if plan.request.attention is not None and parts is not None:
-        answer["attention"] = build_contributions(
-            plan.request.attention, plan.request, tokenized, parts, runner.tokenizer
-        )
+    if parts is not None:
+        answer["attention"] = build_contributions(plan.request, tokenized, parts, runner.tokenizer)
     return answer if plan.prompt is None else answer | plan.prompt.document()
 
 
@@ -120,8 +115,8 @@ def _chosen_outputs(
     if not all(np.isfinite(states).all() for states in hidden):
         raise InferenceFailed()
     if "sparse" in wanted:
-        ids = [item.input_ids for item in tokenized]
-        output["sparse"] = [layers.words(states, tokens) for states, tokens in zip(hidden, ids, strict=True)]
+        pairs = zip(hidden, tokenized, strict=True)
+        output["sparse"] = [layers.words(states, item.input_ids) for states, item in pairs]
     if "multi_vector" in wanted:
         whole = request.model_copy(update={"dimensions": None})
         output["multi_vector"] = [_vectors(whole, layers.vectors(states)) for states in hidden]
@@ -132,7 +127,6 @@ def _tokens_of_vectors(
     plan: EncodePlan, tokenized: Sequence[TokenizedInput], rows: Sequence[Int64Array] | None, manifest: Manifest
 ) -> Iterator[dict[str, Any]]:
     """Which tokens each input's vectors are of, and where in the text as it was sent."""
-    prompt_length = len(plan.prompt.text) if plan.prompt else 0
     for index, item in enumerate(tokenized):
         role = plan.request.role if plan.answers_counted else None
         kept = counted(item.input_ids, role, manifest)
@@ -140,50 +134,41 @@ def _tokens_of_vectors(
             kept[0] = False
         offsets = None
         if item.offsets is not None:
-            offsets = np.array(offsets_behind(item, prompt_length), dtype=np.int32)[kept]
+            offsets = np.array(offsets_behind(item, plan.prompt_length), dtype=np.int32)[kept]
         entry = {"input_ids": item.input_ids[kept].astype(np.int32), "offsets": offsets}
         yield entry if rows is None else entry | {"rows": rows[index].astype(np.int32)}
 
 
 def describe_item(item: TokenizedInput) -> dict[str, Any]:
     """What became of one input: its tokens, and how many of a longer text were left out."""
-    length = len(item.input_ids)
+    described = {"tokens": len(item.input_ids), "truncated": item.truncated}
+    if item.truncated:
+        described["tokens_cut"] = item.full_length - len(item.input_ids)
     if item.windows:
-        return {"tokens": length, "truncated": False, "windows": len(item.windows)}
-    if not item.truncated:
-        return {"tokens": length, "truncated": False}
-    return {"tokens": length, "truncated": True, "tokens_cut": item.full_length - length}
+        described["windows"] = len(item.windows)
+    return described
 
 
 def task_output(request: EncodeRequest, results: Sequence[JobResult], manifest: Manifest) -> dict[str, Any]:
-    """The answer's fields for what the model was run for; with `output` "tokens" the encoder's own token vectors.
-
-    Raises:
-        InferenceFailed: a number is not finite.
-    """
+    """The answer's fields for what the model was run for; with `output` "tokens" the encoder's own token vectors."""
     if request.output == "tokens":
         return {"embeddings": [_vectors(request, token_vectors(result)) for result in results]}
-    outputs, activation = [result.output for result in results], manifest.activation
-    if request.raw_scores:
-        activation = "identity"
+    outputs = [result.output for result in results]
+    activation = "identity" if request.raw_scores else manifest.activation
     match manifest.task:
         case "embedding":
             return {"embeddings": _vectors(request, np.stack(outputs))}
         case "multi_vector":
             return {"embeddings": [_vectors(request, vectors) for vectors in outputs]}
         case "sparse":
-            return {"sparse": [_words(row) for row in outputs]}
+            if not all(np.isfinite(row).all() for row in outputs):
+                raise InferenceFailed()
+            pairs = [(row[:, 0].astype(np.int32), np.ascontiguousarray(row[:, 1])) for row in outputs]
+            return {"sparse": [{"indices": indices, "values": weights} for indices, weights in pairs]}
         case "classification":
             return {"scores": activate(np.stack(outputs), activation), "labels": list(manifest.labels)}
         case "token_classification":
             return {"scores": [activate(logits, activation) for logits in outputs], "labels": list(manifest.labels)}
-
-
-def _words(row: Float32Array) -> dict[str, Any]:
-    """Words [k] and their weights [k] of a run's pairs [k, 2]."""
-    if not np.isfinite(row).all():
-        raise InferenceFailed()
-    return {"indices": row[:, 0].astype(np.int32), "values": np.ascontiguousarray(row[:, 1])}
 
 
 def _vectors(request: EncodeRequest, vectors: Float32Array) -> Float32Array:

@@ -28,8 +28,6 @@ from service.tokenization.tokenizer import Tokenizer
 ARRAYS = ("indices", "weights", "left_out")
 """Fields of an entry that hold one array a layer."""
 
-QUERY, DOCUMENT = 0, 1
-
 ROUNDING = 1e-6  # of the longest part: a shorter one, as of a network without biases, is rounding and points nowhere
 
 Attentions = Mapping[int, Float32Array]
@@ -64,11 +62,8 @@ def make_maps(
 ) -> dict[str, list[NDArray[Any]]]:
     """The maps of each layer, C-contiguous; a rollout's is one for all layers.
 
-    Args:
-        attentions: by layer, [H_l, n, n]; at least `selection.computed_layers`.
-        selection: layers, heads and options.
-        axes: of this input.
-        value_norms: by layer, [H_l, n]; what weights are multiplied by where the norm-weighted view is asked for.
+    Attentions are [H_l, n, n] by layer, of at least `selection.computed_layers`; value norms [H_l, n], what weights are
+    multiplied by for form "norms".
 
     Returns:
         `weights` [maps, queries, keys] of each layer; with `top_k` [maps, queries, k], and with them `indices`
@@ -145,21 +140,16 @@ def _between_axes(maps: Float32Array, selection: AttentionSelection, axes: Axes)
         return maps
     if not axes.keys:
         return np.zeros((len(maps), axes.queries, 0), dtype=np.float32)
-    return to_words(maps, _side_by_side(axes.words), [(0, axes.rows)] if picked else None)
-
-
-def _side_by_side(words: tuple[Span, ...]) -> list[Span]:
-    """The same words without the tokens that were dropped between them."""
-    ends = np.cumsum([end - start for start, end in words]).tolist()
-    return [(end - (word[1] - word[0]), end) for end, word in zip(ends, words, strict=True)]
+    # The same words without the tokens that were dropped between them.
+    lengths = [end - start for start, end in axes.words]
+    words = [(end - length, end) for end, length in zip(np.cumsum(lengths).tolist(), lengths, strict=True)]
+    return to_words(maps, words, [(0, axes.rows)] if picked else None)
 
 
 def add_blocks(entries: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Entries of pairs with the blocks of their maps added.
+    """Entries of pairs with the blocks of their maps added, as `PairAttention` describes them.
 
-    `query_to_document` [layer][head][query's token][document's token] and `document_to_query` are parts of `weights`.
-    `query_to_document_mass` [layer][head] is the mean over the query's tokens of what each gives to the document;
-    likewise the other way round. Entries without whole maps (one row, the largest keys, statistics) stay as they are.
+    Entries without whole maps (one row, the largest keys, statistics) stay as they are.
     """
     return entries if entries is None else [{**entry, **_blocks(entry)} for entry in entries]
 
@@ -171,29 +161,19 @@ def _blocks(entry: dict[str, Any]) -> dict[str, Any]:
     maps: list[Float32Array] = entry["weights"]
     if any(layer.shape[1] != len(segments) for layer in maps):  # the first row only
         return {}
-    query, document = (np.flatnonzero(segments == text) for text in (QUERY, DOCUMENT))
+    query, document = (np.flatnonzero(segments == text) for text in (0, 1))
     found: dict[str, Any] = {}
     for name, rows, columns in (("query_to_document", query, document), ("document_to_query", document, query)):
         blocks = [np.ascontiguousarray(layer[:, rows[:, np.newaxis], columns]) for layer in maps]
-        found[name] = blocks
-        found[f"{name}_mass"] = [_mass(block) for block in blocks]
+        sums = [block.sum(axis=(1, 2)) for block in blocks]  # [heads]: of a text without tokens 0
+        found |= {name: blocks, f"{name}_mass": [total / np.float32(max(1, len(rows))) for total in sums]}
     return found
 
 
-def _mass(block: Float32Array) -> Float32Array:
-    """[heads, rows, columns] -> [heads]: what a row gives to all columns, the mean over rows; 0 if there is none."""
-    if not block.shape[1]:
-        return np.zeros(len(block), dtype=np.float32)
-    return np.asarray(block.sum(axis=2).mean(axis=1), dtype=np.float32)
-
-
 def sum_words(cells: NDArray[Number], words: Sequence[Span] | None, axis: int) -> NDArray[Number]:
-    """Contributions of tokens along an axis, added up by word; entries behind the words' tokens stay as they are.
+    """Contributions of tokens along an axis, added up by word; the biases' entry behind the words' tokens stays.
 
-    Args:
-        cells: any shape, with the tokens along the axis and perhaps the biases' entry behind them.
-        words: spans of the tokens, one after the other from 0 on; None leaves the tokens.
-        axis: which.
+    Words are spans of the tokens, one after the other from 0 on; None leaves the tokens.
     """
     if words is None:
         return cells
@@ -202,11 +182,7 @@ def sum_words(cells: NDArray[Number], words: Sequence[Span] | None, axis: int) -
 
 
 def with_biases(found: TokenParts) -> Float64Array:
-    """A text's parts [n + 1, D'], the last one the biases'; in float64, so that they add up to the output as it is.
-
-    Raises:
-        InferenceFailed: a part is not finite.
-    """
+    """A text's parts [n + 1, D'] in float64, the last one the biases', so that they add up to the output as it is."""
     if not (np.isfinite(found.parts).all() and np.isfinite(found.whole).all()):
         raise InferenceFailed()
     parts = found.parts.astype(np.float64)
@@ -214,18 +190,10 @@ def with_biases(found: TokenParts) -> Float64Array:
 
 
 def build_contributions(
-    options: AttentionRequest,
-    request: EncodeRequest,
-    tokenized: Sequence[TokenizedInput],
-    parts: Sequence[TokenParts],
-    tokenizer: Tokenizer,
+    request: EncodeRequest, tokenized: Sequence[TokenizedInput], parts: Sequence[TokenParts], tokenizer: Tokenizer
 ) -> list[dict[str, Any]]:
-    """One entry an input.
-
-    Raises:
-        InferenceFailed: a part is not finite.
-    """
-    entries = []
+    """One entry an input; InferenceFailed if a part is not finite."""
+    options, entries = request.attention or AttentionRequest(), []
     for axes, item, found in zip(plan_axes(options, tokenized, tokenizer), tokenized, parts, strict=True):
         rows = sum_words(with_biases(found)[:, : request.dimensions], axes.words, 0)
         norms, cosines = _norms_and_cosines(rows, normalize=request.normalize is not False)
@@ -270,11 +238,11 @@ def attention_picture(entry: Mapping[str, Any]) -> str | None:
 def picture(titled: Sequence[tuple[str, NDArray[Any]]], rows: Sequence[str], columns: Sequence[str]) -> str:
     """An SVG of the first of some maps, large and with the names of its rows and columns, and of all of them, small.
 
-    It loads nothing. Each map [rows, columns] has a name; it is blue above 0 and red below. The small ones are left out
-    if there is only one.
+    Each map [rows, columns] has a name; it is blue above 0 and red below. Nothing is loaded from elsewhere.
     """
     name, values = titled[0]
-    left, top = _width(rows), 20 + _width(columns)
+    longest = [max((len(label) for label in labels[:MOST_LABELS]), default=0) for labels in (rows, columns)]
+    left, top = 10 + LETTER * longest[0], 30 + LETTER * longest[1]
     width, height = left + CELL * len(columns) + 8, top + CELL * len(rows) + 8
     parts = [f'<text x="0" y="13" font-weight="bold">{escape(name)}</text>']
     parts.append(_image(values, (left, top), (CELL * values.shape[1], CELL * values.shape[0]), name))
@@ -302,10 +270,6 @@ def _title(entry: Mapping[str, Any], layer: int, place: int | None) -> str:
         return "Attention rollout through all layers"
     name = f"{what} of layer {entry['layers'][layer]}"
     return f"{name}, {entry['reduce']} of heads" if place is None else f"{name}, head {entry['heads'][layer][place]}"
-
-
-def _width(labels: Sequence[str]) -> float:
-    return 10 + LETTER * max((len(label) for label in labels[:MOST_LABELS]), default=0)
 
 
 def _image(values: NDArray[Any], at: tuple[float, float], size: tuple[float, float], title: str) -> str:

@@ -48,8 +48,7 @@ class ExplainedTokens:
     def document(self) -> dict[str, Any]:
         """Its part of what `POST /explain` answers."""
         shown = {"saliency": self.saliency, "own_shares": self.own_shares}
-        given = {name: values for name, values in shown.items() if values is not None}
-        return {"tokens": self.tokens, "offsets": self.offsets, **given, "truncated": self.truncated}
+        return _without_nulls({"tokens": self.tokens, "offsets": self.offsets, **shown, "truncated": self.truncated})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +86,19 @@ class Explained:
 
     def document(self) -> dict[str, Any]:
         """What `POST /explain` answers, arrays still arrays."""
-        named = {"prompt_name": self.prompt_name, "prompt": self.prompt}
-        return {
-            "model": self.model,
-            "through": self.through,
-            "similarity": self.similarity,
-            "contributions": self.contributions,
-            "a": self.a.document(),
-            "b": self.b.document(),
-            "usage": {"tokens": self.num_tokens},
-            **{name: value for name, value in named.items() if value is not None},
-        }
+        return _without_nulls(
+            {
+                "model": self.model,
+                "through": self.through,
+                "similarity": self.similarity,
+                "contributions": self.contributions,
+                "a": self.a.document(),
+                "b": self.b.document(),
+                "usage": {"tokens": self.num_tokens},
+                "prompt_name": self.prompt_name,
+                "prompt": self.prompt,
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,25 +121,26 @@ class ExplainedScore:
 
     def document(self) -> dict[str, Any]:
         """The same under the names of `POST /explain`, arrays still arrays."""
-        return {
-            "through": "network",
-            "labels": list(self.labels),
-            "logits": self.logits,
-            "contributions": self.contributions,
-            "text": self.text.document(),
-            **({} if self.token is None else {"token": self.token}),
-        }
+        return _without_nulls(
+            {
+                "through": "network",
+                "labels": list(self.labels),
+                "logits": self.logits,
+                "contributions": self.contributions,
+                "text": self.text.document(),
+                "token": self.token,
+            }
+        )
+
+
+def _without_nulls(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if value is not None}
 
 
 def compare(
     plan: ExplainPlan, texts: Sequence[TokenizedInput], results: Sequence[JobResult], runner: Runner
 ) -> Explained:
-    """The comparison of two texts from what the model computed of each.
-
-    Raises:
-        Invalid: a cosine with a vector of length 0.
-        InferenceFailed: a vector is not finite.
-    """
+    """Two texts compared by what the model computed of each; Invalid for a cosine with a vector of length 0."""
     request, pooling = plan.request, runner.config.pooling
     pooled = make_vectors(
         np.stack([result.output for result in results]),
@@ -154,35 +156,26 @@ def compare(
     for text, result, part in zip(texts, results, hidden, strict=True):
         layers = [result.attentions[layer] for layer in sorted(result.attentions)]
         saliency = np.ascontiguousarray(rollout_saliency(layers, token_shares(part, pooling)))
-        sides.append(_explained_tokens(text, runner, saliency=saliency))
+        sides.append(_explained_tokens(text, runner, saliency))
     return _explained(plan, np.float32(pooled[0] @ pooled[1]), cells, sides, runner)
 
 
 def compare_through_network(
     plan: ExplainPlan, texts: Sequence[TokenizedInput], found: Sequence[TokenParts], runner: Runner
 ) -> Explained:
-    """The comparison of two texts with n and m tokens; contributions are [n + 1, m + 1], the biases' last.
-
-    Raises:
-        Invalid: a cosine with a vector of length 0.
-        InferenceFailed: a vector is not finite.
-    """
+    """As `compare`, by the parts of the input tokens; contributions are [n + 1, m + 1], the biases' last."""
     first, second = (with_biases(parts)[:, : plan.request.dimensions] for parts in found)
     cells = first @ second.T
     if plan.request.similarity == "cosine":
         cells /= _length(first) * _length(second)
-    sides = [_explained_tokens(text, runner, own_shares=one.own_shares) for text, one in zip(texts, found, strict=True)]
+    sides = [_explained_tokens(text, runner, None, one.own_shares) for text, one in zip(texts, found, strict=True)]
     return _explained(plan, np.float32(cells.sum()), cells.astype(np.float32), sides, runner)
 
 
 def explain_score(text: TokenizedInput, found: TokenParts, runner: Runner, place: int | None = None) -> ExplainedScore:
-    """The logits of one text, one pair, or the token at `place`, by the text's tokens.
-
-    Raises:
-        InferenceFailed: a logit is not finite.
-    """
+    """The logits of one text, one pair, or the token at `place`, by the text's tokens."""
     cells = np.ascontiguousarray(with_biases(found).T, dtype=np.float32)
-    tokens = _explained_tokens(text, runner, own_shares=found.own_shares)
+    tokens = _explained_tokens(text, runner, None, found.own_shares)
     return ExplainedScore(runner.manifest.labels, found.whole, cells, tokens, place)
 
 
@@ -199,11 +192,7 @@ def _explained(
 
 
 def _explained_tokens(
-    text: TokenizedInput,
-    runner: Runner,
-    *,
-    saliency: Float32Array | None = None,
-    own_shares: Float32Array | None = None,
+    text: TokenizedInput, runner: Runner, saliency: Float32Array | None, own_shares: Float32Array | None = None
 ) -> ExplainedTokens:
     return ExplainedTokens(runner.tokenizer.tokens(text), text.offsets or (), saliency, text.truncated, own_shares)
 
@@ -228,10 +217,8 @@ def similarity_answer(
     if request.top_pairs is not None:
         pairs, rest = largest_pairs(cells, request.top_pairs)
         table = {"top_pairs": pairs, "left_out": rest}
-    a, b = (
-        side_answer(side, request, text, text_axes)
-        for side, text, text_axes in zip((explained.a, explained.b), texts, axes, strict=True)
-    )
+    sides = zip((explained.a, explained.b), texts, axes, strict=True)
+    a, b = (side_answer(side, request, text, text_axes) for side, text, text_axes in sides)
     whole = {name: value for name, value in explained.document().items() if name != "contributions"}
     return {**whole, **table, "a": a, "b": b}
 

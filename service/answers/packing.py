@@ -42,7 +42,6 @@ DTYPES: Mapping[str, str] = MappingProxyType(
     {"float32": "F32", "float16": "F16", "int32": "I32", "int8": "I8", "uint8": "U8"}
 )
 
-_ALIGNMENT = 8
 BLOCK = 32_768  # numbers, or characters
 _TOO_LARGE = np.uint32(0x477FF000)  # 65,520 as float32: from here on float16 has infinity only
 _SMALLEST_NORMAL = np.uint32(0x38800000)  # 2**-14
@@ -106,9 +105,8 @@ def _outputs(answer: Mapping[str, Any]) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for name in VECTORS:
         whole = answer.get(name, ())
-        found |= (
-            {name: whole} if isinstance(whole, np.ndarray) else {f"{name}.{i}": rows for i, rows in enumerate(whole)}
-        )
+        is_one = isinstance(whole, ndarray)
+        found |= {name: whole} if is_one else {f"{name}.{index}": rows for index, rows in enumerate(whole)}
     for index, words in enumerate(answer.get("sparse", ())):
         found |= {f"sparse.{index}.{name}": array for name, array in words.items()}
     for index, entry in enumerate(answer.get("tokens", ())):
@@ -137,7 +135,7 @@ def _as_written(array: Array, *, is_half: bool) -> Array:
     if is_half and array.dtype == np.float32:
         return as_half(array)
     base = array.base
-    return array.copy() if isinstance(base, np.ndarray) and base.nbytes > array.nbytes else array
+    return array.copy() if isinstance(base, ndarray) and base.nbytes > array.nbytes else array
 
 
 def _tensor(array: Array) -> dict[str, Any]:
@@ -152,10 +150,7 @@ def _fragment(array: Array) -> memoryview:
 def write_safetensors(tensors: Mapping[str, Sequence[NDArray[Any]]], metadata: Mapping[str, str]) -> list[Piece]:
     """Arrays and texts as one safetensors body, in pieces: megabytes are sent without a copy.
 
-    A tensor comes as its rows: one or several arrays of one type, joined along their first axis.
-
-    Raises:
-        KeyError: a dtype that is not in `DTYPES`.
+    A tensor comes as its rows: one or several arrays of one type in `DTYPES`, joined along their first axis.
     """
     header: dict[str, Any] = {"__metadata__": {name: _quoted(text) for name, text in metadata.items()}}
     pieces: list[Piece] = []
@@ -167,7 +162,7 @@ def write_safetensors(tensors: Mapping[str, Sequence[NDArray[Any]]], metadata: M
         pieces += map(bytes_of, arrays)
         offset = end
     written = orjson.dumps(header)
-    written += b" " * (-len(written) % _ALIGNMENT)
+    written += b" " * (-len(written) % 8)  # so that arrays begin where readers want their numbers
     return [len(written).to_bytes(8, "little") + written, *pieces]
 
 
@@ -226,11 +221,9 @@ async def serialize(answer: Any, *, floats: int) -> bytes:
 
 
 async def serialize_in_pieces(answer: Any, *, floats: int) -> list[Piece]:
-    """An answer as JSON; C-contiguous float32 arrays in it become nested lists.
+    """An answer of about so many floats as JSON; C-contiguous float32 arrays in it become nested lists.
 
-    Args:
-        answer: JSON types, arrays, and memoryviews of bytes that are JSON; its lists of arrays and objects are emptied.
-        floats: how many floats its arrays hold, about.
+    It holds JSON types, arrays, and memoryviews of bytes that are JSON; its lists of arrays and objects are emptied.
     """
     if floats <= PIECE_FLOATS:
         return [_dump(answer)]
@@ -244,7 +237,7 @@ def _dump(value: Any) -> bytes:
 
 
 def _as_fragment(value: Any) -> orjson.Fragment:
-    """What orjson does not know: JSON that is written already."""
+    """What orjson does not know: JSON that is written already; not arrays of another order, say."""
     if not isinstance(value, memoryview):
         raise TypeError(f"expected JSON types, arrays or bytes of JSON, got {type(value).__name__}")
     return orjson.Fragment(bytes(value))

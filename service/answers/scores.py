@@ -19,6 +19,9 @@ Vectors = Float32Array | Sequence[Float32Array]
 TokenIds = tuple[Sequence[Int64Array], Sequence[Int64Array]]
 """Of queries, and of documents."""
 
+Labelled = tuple[list[str], list[float]]
+"""Labels and their scores, best first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
@@ -47,13 +50,10 @@ def rank(
 
 
 def similarities(queries: Vectors, documents: Vectors, ids: TokenIds, manifest: Manifest) -> Float32Array:
-    """One score a document, [N], each against its own query.
+    """One score a document, [N], each against its own query: an embedder's similarity, a multi-vector model's MaxSim.
 
-    Args:
-        queries: of an embedder [D], of a multi-vector model [n, D']; of length 1 unless it compares by dot products.
-        documents: the same.
-        ids: of the tokens of each query and of each document; a multi-vector model leaves some out.
-        manifest: of the model: an embedder's score is its own similarity, a multi-vector model's MaxSim.
+    Vectors are [D] of an embedder, [n, D'] of a multi-vector model, which leaves some tokens' `ids` out; of length 1
+    unless the model compares by dot products.
     """
     if not len(documents):
         return np.empty(0, dtype=np.float32)
@@ -77,10 +77,11 @@ def hybrid_scores(
     pairs = [(place, queries + at) for at, place in enumerate(places)]
     for name, weight in weights.items():
         if name == "dense":
-            left, right = ([answer["embeddings"][pair[side]] for pair in pairs] for side in (0, 1))
-            found += weight * compare("nd,nd->n", np.asarray(left), np.asarray(right), manifest)
+            vectors = answer["embeddings"]
+            found += weight * compare("nd,nd->n", vectors[places], vectors[queries:], manifest)
         elif name == "sparse":
-            found += [weight * word_products(*(answer["sparse"][at] for at in pair)) for pair in pairs]
+            words = answer["sparse"]
+            found += [weight * word_products(words[a], words[b]) for a, b in pairs]
         else:
             texts = answer["multi_vector"]
             found += [weight * max_sim(texts[a], texts[b]) / max(1, len(texts[a])) for a, b in pairs]
@@ -156,16 +157,8 @@ def labelled(scores: Float32Array, labels: Sequence[str], top_k: int | None = No
     return [{"score": float(scores[at]), "label": labels[at]} for at in best(scores, top_k)]
 
 
-Labelled = tuple[list[str], list[float]]
-"""Labels and their scores, best first."""
-
-
 def activate(logits: Float32Array, activation: ScoreActivation) -> Float32Array:
-    """Logits [..., labels] as scores.
-
-    Raises:
-        InferenceFailed: a logit is not finite.
-    """
+    """Logits [..., labels] as scores; InferenceFailed if one is not finite."""
     if not np.isfinite(logits).all():
         raise InferenceFailed()
     if activation == "identity":
@@ -185,9 +178,6 @@ def zero_shot_labels(plan: ZeroShotPlan, found: Float32Array) -> Iterator[Labell
     By entailment a score is its softmax over a text's hypotheses; or, each by itself, over entailment and
     contradiction, which is the first of the model's labels, or the last one if entailment is the first (as the pipeline
     of `transformers`).
-
-    Raises:
-        InferenceFailed: a logit is not finite.
     """
     texts = len(plan.texts)
     if plan.method == "cosine":

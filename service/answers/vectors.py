@@ -21,14 +21,10 @@ SMALLEST_LENGTH = 1e-12  # torch.nn.functional.normalize's eps: a zero vector st
 
 
 def make_vectors(vectors: Float32Array, *, dimensions: int | None, normalize: bool) -> Float32Array:
-    """Vectors [n, D] as [n, dimensions], C-contiguous; normalised last, so that shortened ones have length 1 too.
-
-    Raises:
-        InferenceFailed: a vector is not finite; JSON has no number for that.
-    """
+    """Vectors [n, D] as [n, dimensions], C-contiguous; normalised last, so that shortened ones have length 1 too."""
     vectors = vectors[:, :dimensions]
     squares = np.vecdot(vectors, vectors)
-    if not np.isfinite(squares).all():
+    if not np.isfinite(squares).all():  # JSON has no number for that
         raise InferenceFailed()
     if normalize:
         vectors = vectors / np.maximum(np.sqrt(squares), SMALLEST_LENGTH)[:, np.newaxis]
@@ -84,15 +80,6 @@ def empty_vectors(count: int, dimensions: int, name: str) -> NDArray[Any]:
     return np.empty((count, size), np.uint8 if name in {"uint8", "ubinary"} else np.int8)
 
 
-def quantize_all(
-    vectors: Float32Array | Sequence[Float32Array], name: VectorFormat, manifest: Manifest
-) -> NDArray[Any] | list[NDArray[Any]]:
-    """One array of all inputs, or one array an input, each by `quantize`."""
-    if isinstance(vectors, np.ndarray):
-        return quantize(vectors, name, manifest)
-    return [quantize(rows, name, manifest) for rows in vectors]
-
-
 def quantize(vectors: Float32Array, name: VectorFormat, manifest: Manifest) -> NDArray[Any]:
     """Vectors [N, D] as int8 or uint8 [N, D], or as signs [N, D/8]: `ubinary` uint8, `binary` the same less 128."""
     if name in {"binary", "ubinary"}:
@@ -116,10 +103,6 @@ def pool_tokens(vectors: Float32Array, factor: float) -> tuple[Float32Array, Int
     Tokens whose vectors are alike share their mean, so that an index takes less room: Ward's hierarchical clustering on
     cosine distances, as PyLate's `pool_factor` and sentence-transformers' `HierarchicalTokenPooling` have it (Clavié et
     al. 2024). The first token keeps its vector, the others become one vector for each of `tokens // factor` clusters.
-
-    Args:
-        vectors: of length 1.
-        factor: how many tokens share a vector, on average; 1 changes nothing.
     """
     rest = vectors[PROTECTED:]
     wanted = max(int(len(rest) // factor), 1)
@@ -135,11 +118,9 @@ def pool_tokens(vectors: Float32Array, factor: float) -> tuple[Float32Array, Int
 
 
 def ward_clusters(distances: NDArray[np.float64], most: int) -> Int64Array:
-    """The cluster of each point, [n], numbered in the order of their first points; at most `count`.
+    """The cluster of each point, [n], numbered in the order of their first points.
 
-    Args:
-        distances: [n, n], symmetric; they are overwritten.
-        most: clusters; fewer where several merges are equally near.
+    At most `most`, fewer where several merges are equally near. The symmetric distances [n, n] are overwritten.
     """
     merges = _ward_merges(distances)
     heights = np.sort([height for _, _, height in merges])

@@ -5,9 +5,9 @@ Limits are checked in the order of what checking costs: number of inputs, tokens
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from service.answers.answer import build_answer
 from service.answers.attention import add_blocks
@@ -42,8 +42,7 @@ INLINE_FLOATS = 2**18
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class EncodeResult:
+class EncodeResult(NamedTuple):
     """A request's answer as `build_answer` gives it, arrays still arrays, and its sizes."""
 
     answer: dict[str, Any]
@@ -53,18 +52,19 @@ class EncodeResult:
 async def encode(
     services: Services, context: RequestContext, request: EncodeRequest, *, as_safetensors: bool = False
 ) -> Sequence[Piece]:
-    """Answers one encode request, as JSON unless told otherwise; in pieces if it is megabytes.
-
-    Raises:
-        ServiceError: whatever keeps it from being answered.
-    """
+    """Answers one encode request, as JSON unless told otherwise; in pieces if it is megabytes."""
     if request.encoding_format == "float16" and not as_safetensors:
         raise Invalid.at("encoding_format", '"float16" is for Accept: application/vnd.safetensors; JSON has the others')
     if request.encoding_format == "base64" and as_safetensors:
         raise Invalid.at("encoding_format", "base64 is for JSON; a safetensors answer has the others")
-    encoded = await run(services, context, request, as_safetensors=as_safetensors)
+    answer, sizes = await run(services, context, request, as_safetensors=as_safetensors)
     with StageTimer(services.model.metrics, "serialize"):
-        return await _write(encoded.answer, request, encoded.sizes, as_safetensors=as_safetensors)
+        if as_safetensors:
+            is_half = request.encoding_format == "float16"
+            return await offload(partial(pack_safetensors, answer, is_half=is_half), sizes.floats)
+        if request.encoding_format == "base64":
+            answer = await offload(partial(pack_base64, answer), sizes.floats)
+        return await serialize_in_pieces(answer, floats=sizes.built_from)
 
 
 async def run(
@@ -78,20 +78,10 @@ async def run(
     adds_blocks: bool = False,
     beside_bytes: int = 0,
 ) -> EncodeResult:
-    """Encodes, up to the answer's arrays.
+    """Encodes, up to the answer's arrays; errors call the inputs by `names`, texts are cut to `most_tokens` in a row.
 
-    Args:
-        services: of the app.
-        context: the request's own.
-        request: what to encode.
-        names: what the caller calls `inputs`, for errors.
-        as_safetensors: how it will be written, which says what it will hold.
-        most_tokens: of each text of a row; what is more is cut off.
-        adds_blocks: whether attention across pairs gets its blocks beside whole maps.
-        beside_bytes: what the caller's answer holds beside what is made here.
-
-    Raises:
-        ServiceError: whatever keeps it from being encoded.
+    With `adds_blocks` attention across pairs gets its blocks beside whole maps. How the answer will be written, and
+    what the caller puts into it (`beside_bytes`), says how much it will hold.
     """
     runner, settings, metrics = services.runner(), services.settings, services.model.metrics
     deadline = context.deadline(settings.request_timeout)
@@ -138,11 +128,7 @@ async def run_plan(
     adds_blocks: bool = False,
     beside_bytes: int = 0,
 ) -> EncodeResult:
-    """As `run`, of texts that are tokenised; `plan` says what to make of them.
-
-    Raises:
-        ServiceError: whatever keeps them from being encoded.
-    """
+    """As `run`, of texts that are tokenised; `plan` says what to make of them."""
     runner, settings, metrics = services.runner(), services.settings, services.model.metrics
     deadline = context.deadline(settings.request_timeout)
     refuse_empty(tokenized, names=names)
@@ -150,8 +136,7 @@ async def run_plan(
     check_tokens(lengths, settings.max_request_tokens, names=names)
     if plan.decomposes:
         check_explained(lengths, settings.max_explained_tokens, names=names)
-    find_axes = partial(plan.plan_attention, tokenized, runner.tokenizer)
-    attention = await offload(find_axes, plan.axes_floats(lengths))
+    attention = await offload(partial(plan.plan_attention, tokenized, runner.tokenizer), plan.axes_floats(lengths))
     block_floats = count_block_floats(attention, tokenized) if adds_blocks and attention is not None else 0
     sizes = check_sizes(plan, lengths, attention, settings, block_floats=block_floats)
     sizes = replace(sizes, built_from=sizes.built_from + beside_bytes // FLOAT_BYTES)
@@ -171,18 +156,13 @@ async def run_plan(
         answer = await offload(build, sizes.built_from)
         if adds_blocks and attention is not None:
             answer["attention"] = await offload(partial(add_blocks, answer["attention"]), sizes.built_from)
-    count(
-        metrics, context, tokenized, attention_bytes=None if plan.request.attention is None else sizes.attention_bytes
-    )
+    attention_bytes = None if plan.request.attention is None else sizes.attention_bytes
+    count(metrics, context, tokenized, attention_bytes=attention_bytes)
     return EncodeResult(answer, sizes)
 
 
 def read_request(request: EncodeRequest, names: InputNames, max_texts: int) -> tuple[Inputs, InputNames]:
-    """What a request wants encoded, and what its caller calls that.
-
-    Raises:
-        Invalid: neither inputs nor pairs, or both.
-    """
+    """What a request wants encoded, inputs or pairs, and what its caller calls that."""
     if request.pairs is None:
         if request.inputs is None and names is INPUTS:
             raise Invalid.at("inputs", "Field required")
@@ -194,11 +174,7 @@ def read_request(request: EncodeRequest, names: InputNames, max_texts: int) -> t
 
 
 def check_tokens(lengths: Sequence[int], limit: int, *, names: InputNames = INPUTS) -> None:
-    """Refuses a request with more tokens than allowed.
-
-    Raises:
-        TooLarge: naming both numbers.
-    """
+    """Refuses (TooLarge) a request with more tokens than allowed."""
     if (tokens := sum(lengths)) > limit:
         raise TooLarge(
             f"{names.all}: {tokens} tokens, at most {limit} a request are taken; send fewer inputs", param=names.field
@@ -208,17 +184,6 @@ def check_tokens(lengths: Sequence[int], limit: int, *, names: InputNames = INPU
 async def offload(build: Callable[[], T], floats: int) -> T:
     """What `build` returns; on a thread where it touches many floats."""
     return build() if floats <= INLINE_FLOATS else await asyncio.to_thread(build)
-
-
-async def _write(
-    answer: dict[str, Any], request: EncodeRequest, sizes: Sizes, *, as_safetensors: bool
-) -> Sequence[Piece]:
-    if as_safetensors:
-        is_half = request.encoding_format == "float16"
-        return await offload(partial(pack_safetensors, answer, is_half=is_half), sizes.floats)
-    if request.encoding_format == "base64":
-        answer = await offload(partial(pack_base64, answer), sizes.floats)
-    return await serialize_in_pieces(answer, floats=sizes.built_from)
 
 
 def observe_results(metrics: ModelMetrics, results: Sequence[JobResult], decomposed: Decomposed | None = None) -> None:

@@ -14,7 +14,7 @@ from service.errors import TooLarge
 from service.observability.metrics import ModelMetrics
 from service.observability.stages import StageTimer
 from service.operations.encode import check_tokens, count, observe_results, offload
-from service.requests.attention import FLOAT_BYTES, AttentionSelection, plan_axes
+from service.requests.attention import FLOAT_BYTES, plan_axes
 from service.requests.explain import NAMES, SIDES, ExplainPlan, ExplainRequest, plan_explaining
 from service.requests.schemas import AttentionRequest
 from service.requests.sizes import Sizes
@@ -26,11 +26,7 @@ from service.tokenization.rows import TokenizedInput
 
 
 async def explain(services: Services, context: RequestContext, request: ExplainRequest) -> bytes:
-    """Answers one request, as JSON.
-
-    Raises:
-        ServiceError: whatever keeps it from being answered.
-    """
+    """Answers one request, as JSON."""
     runner, settings, metrics = services.runner(), services.settings, services.model.metrics
     deadline = context.deadline(settings.request_timeout)
     plan = plan_explaining(request, runner.manifest)
@@ -40,11 +36,7 @@ async def explain(services: Services, context: RequestContext, request: ExplainR
         texts = await runner.tokenize(plan.inputs, names=plan.names, truncate=request.truncate, deadline=deadline)
     plan.check_texts(texts, max_explained=settings.max_explained_tokens)
     check_tokens([len(text.input_ids) for text in texts], settings.max_request_tokens, names=plan.names)
-    sizes = (
-        _network_sizes(texts, runner, settings)
-        if plan.selection is None
-        else _pooling_sizes(texts, plan.selection, runner, settings)
-    )
+    sizes = _sizes(plan, texts, runner, settings)
     context.hold_answer(services.model.answers, sizes.held_bytes("float", as_safetensors=False))
     build = await _run(plan, texts, runner, metrics, deadline)
     with StageTimer(metrics, "postprocess"):
@@ -74,36 +66,26 @@ async def _run(
     return lambda: score_answer(explain_score(texts[0], parts[0], runner, place), request, texts[0], axes[0], runner)
 
 
-def _pooling_sizes(
-    texts: Sequence[TokenizedInput], selection: AttentionSelection, runner: Runner, settings: Settings
-) -> Sizes:
+def _sizes(plan: ExplainPlan, texts: Sequence[TokenizedInput], runner: Runner, settings: Settings) -> Sizes:
     """How large the answer will be; refuses what is too large before it runs."""
-    lengths = [len(text.input_ids) for text in texts]
-    if (work := selection.work_bytes(lengths)) > (limit := settings.max_attention_work_bytes):
+    lengths, selection = [len(text.input_ids) for text in texts], plan.selection
+    if selection is None:  # through the network, whose parts are the input tokens and the biases
+        lengths, config = [length + 1 for length in lengths], runner.config
+        pairs = lengths[0] * lengths[1] if len(texts) == 2 else lengths[0] * config.output_size
+        floats, work = pairs + sum(lengths) * config.num_layers, sum(lengths) * config.output_size
+        sizes = Sizes(floats=floats, built_from=floats + work, attention_bytes=0, work_bytes=FLOAT_BYTES * work)
+    else:
+        if (work := selection.work_bytes(lengths)) > (limit := settings.max_attention_work_bytes):
+            raise TooLarge(
+                f"{work} bytes of attention weights would be computed, at most {limit} are allowed; send shorter texts",
+                param=SIDES[lengths.index(max(lengths))],
+            )
+        floats = lengths[0] * lengths[1]
+        built_from = max(floats, selection.build_floats(plan_axes(selection.options, texts, runner.tokenizer)))
+        sizes = Sizes(floats, built_from, attention_bytes=FLOAT_BYTES * sum(lengths), work_bytes=work)
+    if (size := floats * FLOAT_BYTES) > (limit := settings.max_attention_bytes):
         raise TooLarge(
-            f"{work} bytes of attention weights would be computed, at most {limit} are allowed; send shorter texts",
-            param=SIDES[lengths.index(max(lengths))],
-        )
-    cells = lengths[0] * lengths[1]
-    _check_contributions(cells, settings)
-    built_from = max(cells, selection.build_floats(plan_axes(selection.options, texts, runner.tokenizer)))
-    return Sizes(floats=cells, built_from=built_from, attention_bytes=FLOAT_BYTES * sum(lengths), work_bytes=work)
-
-
-def _network_sizes(texts: Sequence[TokenizedInput], runner: Runner, settings: Settings) -> Sizes:
-    """The same of an answer through the network, whose parts are the input tokens and the biases."""
-    lengths, config = [len(text.input_ids) + 1 for text in texts], runner.config
-    pairs = lengths[0] * lengths[1] if len(texts) == 2 else lengths[0] * config.output_size
-    floats = pairs + sum(lengths) * config.num_layers
-    _check_contributions(floats, settings)
-    work = sum(lengths) * config.output_size
-    return Sizes(floats=floats, built_from=floats + work, attention_bytes=0, work_bytes=FLOAT_BYTES * work)
-
-
-def _check_contributions(floats: int, settings: Settings) -> None:
-    if (size := floats * FLOAT_BYTES) > settings.max_attention_bytes:
-        raise TooLarge(
-            f"the answer would hold {size} bytes of contributions, at most {settings.max_attention_bytes} are allowed; "
-            "send shorter texts",
+            f"the answer would hold {size} bytes of contributions, at most {limit} are allowed; send shorter texts",
             param="a",
         )
+    return sizes

@@ -28,12 +28,9 @@ MATCH_BYTES = 512  # of a token with what it found: a dictionary with two texts,
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Its outcome.
+    """Scores [N], one a document in their order, of so many tokens read.
 
     Attributes:
-        model: its name.
-        scores: [N], one a document, in their order.
-        tokens: that were read.
         attention: of each pair, if wanted.
         encoded: sizes of the computed rows.
         matches: of the documents that are answered, by their place, if wanted.
@@ -57,12 +54,7 @@ class Scored:
 
 
 async def score(services: Services, context: RequestContext, wanted: Scoring) -> Scored:
-    """Scores documents, one a document, in their order.
-
-    Raises:
-        WrongTask: the artifact returns no score of a pair.
-        ServiceError: whatever keeps it from being answered.
-    """
+    """Scores documents, one a document, in their order; WrongTask if the artifact returns no score of a pair."""
     settings, manifest = services.settings, services.runner().manifest
     if len(wanted.documents) > settings.max_texts:
         raise TooLarge.at(
@@ -70,19 +62,12 @@ async def score(services: Services, context: RequestContext, wanted: Scoring) ->
         )
     for texts, names in ((wanted.each_query_once(), wanted.query_names), (wanted.documents, wanted.names)):
         refuse_long_texts(Inputs(texts=texts), settings.max_text_characters, names=names)
-    if reads_pairs(wanted, manifest):
-        return await _score_pairs(services, context, wanted)
-    return await _compare_vectors(services, context, wanted, manifest)
-
-
-async def _score_pairs(services: Services, context: RequestContext, wanted: Scoring) -> Scored:
-    most = wanted.most_tokens_of_pair
-    encoded = await run(
-        services, context, wanted.pair_request(), names=wanted.names, most_tokens=most, adds_blocks=True
-    )
+    if not reads_pairs(wanted, manifest):
+        return await _compare_vectors(services, context, wanted, manifest)
+    request, most = wanted.pair_request(), wanted.most_tokens_of_pair
+    encoded = await run(services, context, request, names=wanted.names, most_tokens=most, adds_blocks=True)
     answer = encoded.answer
-    scores: Float32Array = answer["scores"][:, 0]
-    return Scored(answer["model"], scores, answer["usage"]["tokens"], answer.get("attention"), encoded)
+    return Scored(answer["model"], answer["scores"][:, 0], answer["usage"]["tokens"], answer.get("attention"), encoded)
 
 
 async def _compare_vectors(services: Services, context: RequestContext, wanted: Scoring, manifest: Manifest) -> Scored:
@@ -124,21 +109,17 @@ async def _compare_vectors(services: Services, context: RequestContext, wanted: 
 
 
 def _match_bytes(wanted: Scoring, lengths: Sequence[int], most: int) -> int:
-    """What the matches of the documents that are answered take; `lengths` are of each document's query.
-
-    Raises:
-        TooLarge: more than is allowed.
-    """
+    """What the matches of the documents that are answered take; `lengths` are of each document's query."""
     if not wanted.matches:
         return 0
     matches = sum(sorted(lengths, reverse=True)[: wanted.most])
-    if matches * MATCH_BYTES > most:
+    if (size := matches * MATCH_BYTES) > most:
         raise TooLarge.at(
             "matches",
-            f"{matches} tokens with what they found take {matches * MATCH_BYTES} bytes, at most {most} are allowed; "
-            "send fewer documents, or ask for the best ones (top_n)",
+            f"{matches} tokens with what they found take {size} bytes, at most {most} are allowed; send fewer "
+            "documents, or ask for the best ones (top_n)",
         )
-    return matches * MATCH_BYTES
+    return size
 
 
 async def _tokenize(

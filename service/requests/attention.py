@@ -42,8 +42,7 @@ class Axes:
     Attributes:
         num_tokens: n, rows and columns of the model's own maps.
         rows: how many of their rows are read, from the first on: all n, or the first token's or word's.
-        queries: rows of the answer's maps.
-        keys: columns of the answer's maps.
+        queries: rows of the answer's maps; `keys` are its columns.
         special: [n], which tokens the tokenizer added.
         words: the words that are columns, as spans of the n tokens; None where tokens are.
     """
@@ -150,9 +149,7 @@ def select_attention(
         raise Invalid.at(
             "attention", "the model has no heads (a table of vectors, or all were removed), so it has no attention"
         )
-    layers = _layers(request.layers, len(num_heads))
-    if request.reduce == "rollout":
-        layers = tuple(range(len(num_heads)))
+    layers = _layers("all" if request.reduce == "rollout" else request.layers, len(num_heads))
     counts = tuple(num_heads[layer] for layer in layers)
     heads = None if request.heads == "all" else _heads(request.heads, layers, counts)
     return AttentionSelection(layers, heads, counts, request, causal)
@@ -189,12 +186,12 @@ def count_block_floats(plan: AttentionPlan, tokenized: Sequence[TokenizedInput])
 
 
 def plan_axes(options: AttentionRequest, inputs: Sequence[TokenizedInput], tokenizer: Tokenizer) -> list[Axes]:
-    """The axes of each input.
-
-    Raises:
-        ValueError: words of an input without a text.
-    """
-    return [_axes(options, item, special) for item, special in zip(inputs, _special(inputs, tokenizer), strict=True)]
+    """The axes of each input; ValueError for words of an input without a text."""
+    if all(item.encoding is not None for item in inputs):
+        return [_axes(options, item, _special(item)) for item in inputs]
+    (empty,) = tokenizer.encode_now([""])
+    added = empty.input_ids[_special(empty)]  # of token ids, those that the tokenizer would add
+    return [_axes(options, item, np.isin(item.input_ids, added)) for item in inputs]
 
 
 def label_axes(options: AttentionRequest, axes: Axes, item: TokenizedInput, tokens: Sequence[str]) -> dict[str, Any]:
@@ -213,10 +210,9 @@ def label_axes(options: AttentionRequest, axes: Axes, item: TokenizedInput, toke
 def _label_words(words: Sequence[Span], item: TokenizedInput, tokens: Sequence[str]) -> dict[str, Any]:
     text = item.text or ""
     places = word_offsets(words, text_offsets(item), text)
-    labels: dict[str, Any] = {
-        "words": [_word(text, tokens, *span) for span in zip(words, places, strict=True)],
-        "offsets": places,
-    }
+    # A word as written in the text; a special token has no place there and keeps its own name.
+    names = [text[slice(*at)] or "".join(tokens[slice(*span)]) for span, at in zip(words, places, strict=True)]
+    labels: dict[str, Any] = {"words": names, "offsets": places}
     if item.segments is None:
         return labels
     segments = [item.segments[start] for start, _ in words]
@@ -228,7 +224,11 @@ def _label_words(words: Sequence[Span], item: TokenizedInput, tokens: Sequence[s
 def _axes(options: AttentionRequest, item: TokenizedInput, special: BoolArray) -> Axes:
     num_tokens = len(item.input_ids)
     dropped = special if options.exclude_special else np.zeros_like(special)
-    words = _words(item) if options.level == "word" else None
+    words = None
+    if options.level == "word":
+        if item.encoding is None or item.text is None:
+            raise ValueError("an input given as token ids has no words")
+        words = find_words(item.text, text_offsets(item), item.encoding.word_ids)
     kept = None if words is None else tuple(word for word in words if not dropped[word[0]])
     keys = num_tokens - int(np.count_nonzero(dropped)) if kept is None else len(kept)
     if options.queries == "all":
@@ -236,29 +236,10 @@ def _axes(options: AttentionRequest, item: TokenizedInput, special: BoolArray) -
     return Axes(num_tokens, 1 if words is None else words[0][1], 1, keys, special, kept)
 
 
-def _words(item: TokenizedInput) -> list[Span]:
-    if item.encoding is None or item.text is None:
-        raise ValueError("an input given as token ids has no words")
-    return find_words(item.text, text_offsets(item), item.encoding.word_ids)
-
-
-def _special(inputs: Sequence[TokenizedInput], tokenizer: Tokenizer) -> list[BoolArray]:
-    """Which tokens of each input were added by the tokenizer, [n]; of token ids, those that it would add."""
-    if all(item.encoding is not None for item in inputs):
-        return [_special_of_text(item) for item in inputs]
-    (empty,) = tokenizer.encode_now([""])
-    added = empty.input_ids[_special_of_text(empty)]
-    return [np.isin(item.input_ids, added) for item in inputs]
-
-
-def _special_of_text(item: TokenizedInput) -> BoolArray:
+def _special(item: TokenizedInput) -> BoolArray:
+    """Which tokens of a text the tokenizer added, [n]."""
     mask = [] if item.encoding is None else item.encoding.special_tokens_mask
     return np.array(mask, dtype=np.bool_)
-
-
-def _word(text: str, tokens: Sequence[str], tokens_at: Span, characters_at: Span) -> str:
-    """A word as written in the text; a special token has no place there and keeps its own name."""
-    return text[slice(*characters_at)] or "".join(tokens[slice(*tokens_at)])
 
 
 def read_head_mask(mask: HeadMask, manifest: Manifest) -> Float32Array | None:
@@ -273,27 +254,24 @@ def read_head_mask(mask: HeadMask, manifest: Manifest) -> Float32Array | None:
     num_heads = manifest.config.num_heads
     layers, gates = len(num_heads), np.ones(sum(num_heads), dtype=np.float32)
     named: set[int] = set()
-    for index, (layer, head, gate) in enumerate(mask):
+    for index, (given, head, gate) in enumerate(mask):
         name = f"head_mask[{index}]"
-        if not -layers <= layer < layers:
+        if not -layers <= given < layers:
             raise Invalid.at(name, f"the model has {layers} layers, valid indices are {-layers} to {layers - 1}")
+        layer = given % layers
         if not -(count := num_heads[layer]) <= head < count:
             has = f"has {count} heads, valid indices are {-count} to {count - 1}" if count else "has no heads"
-            raise Invalid.at(name, f"layer {layer % layers} {has}")
-        place = manifest.config.head_span(layer % layers).start + head % count
+            raise Invalid.at(name, f"layer {layer} {has}")
+        place = manifest.config.head_span(layer).start + head % count
         if place in named:
-            raise Invalid.at(name, f"layer {layer % layers}, head {head % count} is named twice")
+            raise Invalid.at(name, f"layer {layer}, head {head % count} is named twice")
         named.add(place)
         gates[place] = gate
     return gates
 
 
 def require_input(manifest: Manifest, name: str, *, param: str) -> None:
-    """Refuses what needs an input that the graph does not have.
-
-    Raises:
-        Invalid: saying what to do.
-    """
+    """Refuses (Invalid) what needs an input that the graph does not have."""
     if name not in manifest.inputs:
         raise Invalid.at(
             param,
@@ -302,12 +280,8 @@ def require_input(manifest: Manifest, name: str, *, param: str) -> None:
         )
 
 
-def check_decomposition(request: EncodeRequest, manifest: Manifest) -> None:
-    """Refuses attention of the form "decomposition" that cannot be answered.
-
-    Raises:
-        Invalid: the model has no vectors to decompose or no graph for it, or another field excludes it.
-    """
+def check_decomposition(request: EncodeRequest, attention: AttentionRequest, manifest: Manifest) -> None:
+    """Refuses (Invalid) form "decomposition" without a vector or a graph for it, or beside what excludes it."""
     if manifest.task != "embedding":
         cure = "; POST /explain decomposes a classifier's scores" if manifest.task == "classification" else ""
         raise Invalid.at(
@@ -315,10 +289,9 @@ def check_decomposition(request: EncodeRequest, manifest: Manifest) -> None:
         )
     if EXPLAIN_GRAPH not in manifest.files:
         raise Invalid.at("attention.form", missing_graph(manifest))
-    if request.attention is not None:
-        form = 'form "decomposition"'
-        refuse_beside(request.attention, EXCLUDED["decomposition"], form, inside="attention.")
-        refuse_beside(request, ("head_mask", "spans", "output"), f"attention of the {form}")
+    form = 'form "decomposition"'
+    refuse_beside(attention, EXCLUDED["decomposition"], form, inside="attention.")
+    refuse_beside(request, ("head_mask", "spans", "output"), f"attention of the {form}")
 
 
 def missing_graph(manifest: Manifest) -> str:
@@ -337,11 +310,7 @@ def missing_graph(manifest: Manifest) -> str:
 def check_explained(
     lengths: Sequence[int], max_explained: int, *, names: InputNames, cure: str = "send a shorter text"
 ) -> None:
-    """Refuses texts that would cost too much to explain: a text's cost is the square of its tokens.
-
-    Raises:
-        TooLarge: one is longer, or all together cost more than two of the greatest length.
-    """
+    """Refuses (TooLarge) a text longer than is explained, or texts that cost more than two of the greatest length."""
     for index, tokens in enumerate(lengths):
         if tokens > max_explained:
             raise TooLarge.at(

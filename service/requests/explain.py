@@ -6,7 +6,7 @@ knows the model's manifest, neither HTTP nor threads.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -20,7 +20,7 @@ from service.requests.attention import (
     read_head_mask,
     select_attention,
 )
-from service.requests.plan import Prompt, RunOptions, check_dimensions, with_prompt
+from service.requests.plan import Prompt, check_dimensions, with_prompt
 from service.requests.schemas import (
     AttentionRequest,
     HeadMask,
@@ -146,21 +146,13 @@ class ExplainPlan:
     head_gates: Float32Array | None = None
 
     @property
-    def run_options(self) -> RunOptions:
-        """What the model is to compute, through pooling."""
-        return {
-            "attention_layers": self.selection.computed_layers if self.selection else (),
-            "wants_tokens": True,
-            "wants_norms": False,
-            "head_gates": self.head_gates,
-        }
+    def run_options(self) -> dict[str, Any]:
+        """What the model is to compute through pooling, as `Runner.run` takes it."""
+        layers = self.selection.computed_layers if self.selection else ()
+        return {"attention_layers": layers, "wants_tokens": True, "head_gates": self.head_gates}
 
     def place(self, text: TokenizedInput) -> int | None:
-        """The token whose label is explained; None if the request names no character.
-
-        Raises:
-            Invalid: no token is there.
-        """
+        """The token whose label is explained, None if the request names no character; Invalid where no token is."""
         at = self.request.at
         if at is None:
             return None
@@ -171,12 +163,7 @@ class ExplainPlan:
         return found
 
     def check_texts(self, texts: Sequence[TokenizedInput], *, max_explained: int) -> None:
-        """Refuses texts that cannot be explained.
-
-        Raises:
-            Invalid: a text has no token at all.
-            TooLarge: a text is longer than is explained.
-        """
+        """Refuses a text that has no token at all (Invalid), or is longer than is explained (TooLarge)."""
         refuse_empty(texts, names=self.names)
         if self.request.through == "network":
             lengths, is_embedder = [len(text.input_ids) for text in texts], len(texts) == len(SIDES)

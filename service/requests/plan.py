@@ -5,7 +5,7 @@ It knows the model's manifest and tokenizer, neither HTTP nor threads; whoever r
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NotRequired, TypedDict, TypeGuard, get_args
+from typing import Any, TypeGuard, get_args
 
 from model.artifact import NORM_LAYERS, Defaults, Manifest
 from service.errors import Invalid
@@ -28,16 +28,6 @@ from service.tokenization.rows import TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
 
 
-class RunOptions(TypedDict):
-    """What a run is to compute besides pooled vectors."""
-
-    attention_layers: tuple[int, ...]
-    wants_tokens: bool
-    wants_norms: bool
-    head_gates: Float32Array | None
-    by_table: NotRequired[bool]
-
-
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """One prompt; `name` is None where the request held its text."""
@@ -47,10 +37,10 @@ class Prompt:
 
     def document(self) -> dict[str, str]:
         """The answer's fields on the prompt."""
-        return {"prompt": self.text} if self.name is None else {"prompt_name": self.name, "prompt": self.text}
+        return ({} if self.name is None else {"prompt_name": self.name}) | {"prompt": self.text}
 
     def before(self, texts: Sequence[str]) -> list[str]:
-        """The texts as the model gets them."""
+        """The texts with the prompt in front."""
         return [self.text + text for text in texts]
 
 
@@ -100,13 +90,6 @@ class EncodePlan:
         return self.request.output == "pooled" and has_one_each and self.spans is None
 
     @property
-    def answers_tokens(self) -> bool:
-        """Whether the answer has a vector for each token."""
-        if "multi_vector" in (self.request.outputs or ()):
-            return True
-        return self.spans is None and (self.request.output == "tokens" or self.manifest.task == "multi_vector")
-
-    @property
     def answers_counted(self) -> bool:
         """Whether vectors are answered of those tokens only that count in a score."""
         request = self.request
@@ -124,8 +107,8 @@ class EncodePlan:
         return ARRAY_FLOATS * len(lengths) + (WORD_FLOATS * sum(lengths) if finds_words else 0)
 
     @property
-    def run_options(self) -> RunOptions:
-        """What the model is to compute."""
+    def run_options(self) -> dict[str, Any]:
+        """What the model is to compute, as `Runner.run` takes it."""
         selection = self.selection
         return {
             "attention_layers": selection.computed_layers if selection else (),
@@ -143,20 +126,15 @@ class EncodePlan:
 
 
 def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> EncodePlan:
-    """Resolves a request.
-
-    Raises:
-        Invalid: it asks for what the model does not have.
-    """
+    """Resolves a request; Invalid if it asks for what the model does not have."""
     _refuse_other_tasks(request, inputs, manifest)
-    if request.long_texts is not None:
-        _check_long_texts(request, inputs, manifest)
+    overlap = _plan_overlap(request, inputs, manifest)
     token_numbers = _check_outputs(request, manifest)
     if request.normalize is None:
         request = request.model_copy(update={"normalize": manifest.defaults.unit_length})
     if request.spans is not None:
         refuse_beside(request, ("output",), "spans")
-    config, size = manifest.config, manifest.config.output_size
+    size = manifest.config.output_size if request.output == "pooled" else manifest.config.hidden_size
     prompt, prompted = with_prompt(manifest.defaults, inputs, name=request.prompt_name, text=request.prompt)
     plan = EncodePlan(
         request,
@@ -165,9 +143,9 @@ def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) ->
         prompt,
         selection=_select(request, inputs, manifest),
         head_gates=read_head_mask(request.head_mask, manifest),
-        dimensions=check_dimensions(request.dimensions, size if request.output == "pooled" else config.hidden_size),
+        dimensions=check_dimensions(request.dimensions, size),
         spans=None if request.spans is None else read_spans(request.spans, inputs, manifest),
-        overlap=_plan_overlap(request, manifest),
+        overlap=overlap,
         token_numbers=token_numbers,
     )
     _check_token_options(plan)
@@ -196,35 +174,32 @@ def _check_outputs(request: EncodeRequest, manifest: Manifest) -> int:
 def _check_token_options(plan: EncodePlan) -> None:
     """Refuses options for vectors of tokens if there are none."""
     request, manifest = plan.request, plan.manifest
-    if request.return_tokens and not plan.answers_tokens:
+    is_further_output = "multi_vector" in (request.outputs or ())
+    is_main_output = plan.spans is None and (request.output == "tokens" or manifest.task == "multi_vector")
+    if request.return_tokens and not (is_further_output or is_main_output):
         raise Invalid.at("return_tokens", "the answer has no vectors of tokens; ask for output tokens")
     if request.pool_factor is None:
         return
+    what = None
     if manifest.task != "multi_vector" or request.output == "tokens":
-        raise Invalid.at(
-            "pool_factor",
-            f"it is for the token vectors of a late-interaction model (the task of {manifest.model} is "
-            f"{manifest.task})",
-        )
-    if request.role == "query" or not request.normalize:
-        what = "documents, not queries" if request.role == "query" else "vectors of length 1; leave normalize out"
+        what = f"the token vectors of a late-interaction model (the task of {manifest.model} is {manifest.task})"
+    elif request.role == "query":
+        what = "documents, not queries"
+    elif not request.normalize:
+        what = "vectors of length 1; leave normalize out"
+    if what is not None:
         raise Invalid.at("pool_factor", f"it is for {what}")
 
 
 def _check_quantized(plan: EncodePlan, name: VectorFormat) -> None:
-    manifest, is_of_tokens = plan.manifest, plan.request.output == "tokens"
+    manifest, is_of_tokens, param = plan.manifest, plan.request.output == "tokens", "encoding_format"
     if manifest.task not in {"embedding", "multi_vector"} and not is_of_tokens:
-        raise Invalid.at(
-            "encoding_format",
-            f"{name} is for vectors, and {manifest.model} gives none (its task is {manifest.task})",
-        )
+        raise Invalid.at(param, f"{name} is for vectors, and {manifest.model} gives none (its task is {manifest.task})")
     if name in {"int8", "uint8"} and is_of_tokens:
         whose = "whole texts' vectors" if manifest.task == "embedding" else "the model's own answer"
-        raise Invalid.at(
-            "encoding_format", f"the ranges of {name} are those of {whose}; ask for binary vectors of tokens"
-        )
+        raise Invalid.at(param, f"the ranges of {name} are those of {whose}; ask for binary vectors of tokens")
     normalize = plan.request.normalize is not False
-    check_format(name, manifest, dimensions=plan.dimensions, normalize=normalize, param="encoding_format")
+    check_format(name, manifest, dimensions=plan.dimensions, normalize=normalize, param=param)
 
 
 def is_quantized(name: str | None) -> TypeGuard[VectorFormat]:
@@ -233,11 +208,7 @@ def is_quantized(name: str | None) -> TypeGuard[VectorFormat]:
 
 
 def check_format(name: str, manifest: Manifest, *, dimensions: int, normalize: bool, param: str) -> None:
-    """Refuses a format that the artifact cannot give.
-
-    Raises:
-        Invalid: no ranges in the artifact, vectors that these are not of, or dimensions that fill no bytes.
-    """
+    """Refuses (Invalid) a format without ranges in the artifact, of other vectors than theirs, or of no whole bytes."""
     if name in {"int8", "uint8"}:
         if manifest.vector_ranges is None:
             raise Invalid.at(param, f"the artifact has no ranges for {name} vectors; export it again")
@@ -252,11 +223,7 @@ def check_format(name: str, manifest: Manifest, *, dimensions: int, normalize: b
 
 
 def check_dimensions(dimensions: int | None, size: int, *, name: str = "dimensions") -> int:
-    """How many dimensions of vectors of this size are wanted; `name` is what the caller calls them.
-
-    Raises:
-        Invalid: more than there are.
-    """
+    """How many dimensions of vectors of this size are wanted; refuses (Invalid) more than there are by `name`."""
     if dimensions is not None and dimensions > size:
         raise Invalid.at(name, f"expected 1 to {size}, the size of the vectors")
     return dimensions or size
@@ -268,7 +235,7 @@ def _select(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> Atten
     if request.attention.level == "word" and (inputs.token_ids is not None or inputs.id_pairs is not None):
         raise Invalid.at("attention.level", "token ids have no words; send texts")
     if request.attention.form == "decomposition":
-        check_decomposition(request, manifest)
+        check_decomposition(request, request.attention, manifest)
         return None
     if request.attention.form == "norms":
         require_input(manifest, NORM_LAYERS, param="attention.form")
@@ -288,28 +255,20 @@ def _refuse_other_tasks(request: EncodeRequest, inputs: Inputs, manifest: Manife
             f"{manifest.model} reads one text at a time (its task is {manifest.task}); send inputs, each by itself",
         )
     if request.entities is not None:
-        _check_entities(request, inputs, manifest)
+        if manifest.task != "token_classification":
+            raise Invalid.at("entities", f"{manifest.model} labels no tokens (its task is {manifest.task})")
+        if inputs.texts is None:
+            raise Invalid.at("entities", "only texts have places of entities; send texts")
+        refuse_beside(request, ("output", "spans", "prompt", "prompt_name"), "entities")
     has_vectors = manifest.task in {"embedding", "multi_vector"} or request.output == "tokens"
     if request.dimensions is not None and not has_vectors:
         raise Invalid.at("dimensions", f"{manifest.model} returns no vectors to cut (its task is {manifest.task})")
 
 
-def _check_entities(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> None:
-    if manifest.task != "token_classification":
-        raise Invalid.at("entities", f"{manifest.model} labels no tokens (its task is {manifest.task})")
-    if inputs.texts is None:
-        raise Invalid.at("entities", "only texts have places of entities; send texts")
-    refuse_beside(request, ("output", "spans", "prompt", "prompt_name"), "entities")
-
-
-def _plan_overlap(request: EncodeRequest, manifest: Manifest) -> int | None:
-    if request.long_texts != "windows":
-        return 0 if request.long_texts == "mean" else None
-    wanted = None if request.entities is None else request.entities.overlap
-    return manifest.max_sequence_length // 4 if wanted is None else wanted
-
-
-def _check_long_texts(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> None:
+def _plan_overlap(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> int | None:
+    """How many tokens windows share; None where texts are not read in windows."""
+    if request.long_texts is None:
+        return None
     if inputs.texts is None:
         raise Invalid.at("long_texts", "only texts are read in windows, not token ids or pairs; send texts")
     if request.long_texts == "mean" and manifest.task != "embedding":
@@ -322,6 +281,10 @@ def _check_long_texts(request: EncodeRequest, inputs: Inputs, manifest: Manifest
             f'"windows" are for models that label tokens (the task of {manifest.model} is {manifest.task})',
         )
     refuse_beside(request, ("output", "attention", "spans"), "long_texts")
+    if request.long_texts == "mean":
+        return 0
+    wanted = None if request.entities is None else request.entities.overlap
+    return manifest.max_sequence_length // 4 if wanted is None else wanted
 
 
 def choose_prompt(
@@ -349,9 +312,7 @@ def choose_prompt(
 def with_prompt(
     defaults: Defaults, inputs: Inputs, *, name: str | None, text: str | None
 ) -> tuple[Prompt | None, Inputs]:
-    """The prompt that a request gets, None where it gets none, and its inputs with that before each.
-
-    Token ids are used as given: the model's default prompt is for texts.
+    """The prompt of a request and its inputs behind it; token ids are used as given, without the default prompt.
 
     Raises:
         Invalid: no such prompt, or one is asked for before token ids.

@@ -25,12 +25,7 @@ INPUT_TYPES: Mapping[str, Role] = {
 
 @dataclass(frozen=True, slots=True)
 class TextRole:
-    """How texts of one role are read.
-
-    Attributes:
-        prompt_name: of the model's prompt for it; None for the default prompt, if any.
-        most_tokens: of each text, special tokens left out; None for no limit.
-    """
+    """How texts of one role are read: with a prompt, at most so many tokens of each, special tokens left out."""
 
     prompt_name: str | None
     most_tokens: tuple[int] | None
@@ -38,9 +33,7 @@ class TextRole:
 
     def expand(self, tokenized: Sequence[TokenizedInput]) -> list[TokenizedInput]:
         """Texts with the expansion behind those that are shorter than it."""
-        if self.expansion is None:
-            return list(tokenized)
-        return [expand(text, self.expansion) for text in tokenized]
+        return [text if self.expansion is None else expand(text, self.expansion) for text in tokenized]
 
 
 def text_role(role: Role, manifest: Manifest, added: int) -> TextRole:
@@ -49,11 +42,11 @@ def text_role(role: Role, manifest: Manifest, added: int) -> TextRole:
     settings = manifest.config.task_settings
     if not isinstance(settings, MultiVectorSettings):
         return TextRole(prompt, None, None)
-    if role == "document":
-        return TextRole(prompt, _without(settings.document_length, added), None)
-    expansion = settings.query_expansion
-    longest = expansion.length if expansion and expansion.truncate else settings.query_length
-    return TextRole(prompt, _without(longest, added), expansion)
+    expansion = settings.query_expansion if role == "query" else None
+    longest = settings.query_length if role == "query" else settings.document_length
+    if expansion and expansion.truncate:
+        longest = expansion.length
+    return TextRole(prompt, None if longest is None else (max(1, longest - added),), expansion)
 
 
 def prompt_of_kind(kind: str | None, manifest: Manifest) -> str | None:
@@ -82,7 +75,3 @@ def role_of_request(request: EncodeRequest, inputs: Inputs, manifest: Manifest, 
     if manifest.query_table and request.role == "query":
         refuse_beside(request, ("attention", "head_mask", "output"), "queries that a table of weights reads")
     return role
-
-
-def _without(longest: int | None, added: int) -> tuple[int] | None:
-    return None if longest is None else (max(1, longest - added),)

@@ -4,49 +4,40 @@ Strict: no value is coerced, no field is unknown. What depends on the model (lay
 elsewhere.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, WithJsonSchema
+from pydantic import ConfigDict, Field, TypeAdapter, WithJsonSchema
 
 from service.errors import Invalid
 from service.tokenization.inputs import Truncate
 from service.tokenization.rows import PairTruncation
 from service.wire import AnswerModel, OpenAnswerModel, RequestModel
 
+_AtLeastOne = Field(min_length=1, fail_fast=True)
+"""Validation of a list ends at its first wrong element: 70,000 of them held the event loop for 0.2 seconds."""
 
-def list_schema(items: Mapping[str, Any], least: int = 1, most: int | None = None) -> dict[str, Any]:
-    """The JSON schema of a list."""
-    return {"type": "array", "items": items, "minItems": least} | ({} if most is None else {"maxItems": most})
+_Index = Annotated[int, Field(ge=0)]
+_Ids = Annotated[list[_Index], _AtLeastOne]
+_Two = Field(min_length=2, max_length=2, fail_fast=True)
+TextList = Annotated[list[str], _AtLeastOne]
 
-
-def one_of(*schemas: Mapping[str, Any]) -> WithJsonSchema:
-    """Says in the document what a value may be that is checked by hand."""
-    return WithJsonSchema({"anyOf": list(schemas)})
-
-
-TEXT: Mapping[str, Any] = {"type": "string"}
-_NULL = {"type": "null"}
-_INDEX = {"type": "integer", "minimum": 0}
-
-Inputs = Annotated[Any, one_of(TEXT, list_schema(TEXT), list_schema(_INDEX), list_schema(list_schema(_INDEX)))]
-Pairs = Annotated[
-    Any,
-    one_of(
-        list_schema(list_schema(TEXT, 2, 2)), list_schema(list_schema({"type": "array", "items": _INDEX}, 2, 2)), _NULL
-    ),
-]
+# Checked by hand; this only says in the document what they may be.
+_INPUTS = TypeAdapter[Any](str | TextList | _Ids | Annotated[list[_Ids], _AtLeastOne])
+_PAIRS = TypeAdapter[Any](
+    Annotated[list[Annotated[list[str], _Two]], _AtLeastOne]
+    | Annotated[list[Annotated[list[list[_Index]], _Two]], _AtLeastOne]
+    | None
+)
+Inputs = Annotated[Any, WithJsonSchema(_INPUTS.json_schema())]
+Pairs = Annotated[Any, WithJsonSchema(_PAIRS.json_schema())]
 _Gate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 HeadGate = Annotated[tuple[int, int, _Gate], Field(strict=False)]  # JSON and Python bring lists
 HeadMask = Annotated[list[HeadGate], Field(max_length=4096, fail_fast=True)] | None  # more heads than a network has
-TextList = Annotated[list[str], Field(min_length=1, fail_fast=True)]
-"""Validation of a list ends at its first wrong element: 70,000 of them held the event loop for 0.2 seconds."""
 LabelList = Annotated[list[str], Field(max_length=1024, fail_fast=True)]
-Span = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2, fail_fast=True)]
-Spans = Annotated[list[Annotated[list[Span], Field(min_length=1, fail_fast=True)]], Field(fail_fast=True)]
-MAX_PROMPT_CHARACTERS = 1024  # it stands before every text of a request: what is short to send may be long to tokenise
-
-PromptText = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)]
+Span = Annotated[list[_Index], _Two]
+Spans = Annotated[list[Annotated[list[Span], _AtLeastOne]], Field(fail_fast=True)]
+PromptText = Annotated[str, Field(max_length=1024)]  # it stands before every text: short to send, long to tokenise
 Output = Literal["dense", "sparse", "multi_vector"]
 Aggregation = Literal["none", "simple", "first", "average", "max"]
 VectorFormat = Literal["int8", "uint8", "binary", "ubinary"]
@@ -54,11 +45,7 @@ EncodingFormat = Literal["float", "base64", "float16", VectorFormat]
 
 
 def refuse_beside(request: RequestModel, fields: Sequence[str], other: str, *, inside: str = "") -> None:
-    """Refuses fields of a request that ask for something, neither their default nor false, beside another choice.
-
-    Raises:
-        Invalid: naming the first of them, behind `inside`, the request's path in its body, and the other choice.
-    """
+    """Refuses (Invalid) fields, `inside` a part of the body, that ask for more than their default beside `other`."""
     for name in fields:
         value = getattr(request, name)
         if value and value != type(request).model_fields[name].default:
@@ -73,9 +60,9 @@ class AttentionRequest(RequestModel):
     `"mean"` or `"max"` makes one map of a layer's heads; `queries` picks rows; `top_k` cuts them.
     """
 
-    layers: Literal["all", "last"] | Annotated[list[int], Field(min_length=1, fail_fast=True)] = "last"
+    layers: Literal["all", "last"] | Annotated[list[int], _AtLeastOne] = "last"
     """`"all"`, `"last"`, or layer indices; negative ones count from the end; order is kept, repeats are dropped"""
-    heads: Literal["all"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, fail_fast=True)] = "all"
+    heads: Literal["all"] | _Ids = "all"
     """`"all"`, or head indices, taken from each layer"""
     queries: Literal["all", "cls"] = "all"
     """`"all"`, or `"cls"` for the first token's row only (by words the first word's), which `exclude_special` keeps"""
@@ -108,7 +95,7 @@ class EntityRequest(RequestModel):
     token's, its surest token's, or the best by the mean of its tokens' scores"""
     ignore_labels: LabelList = Field(default=["O"])
     """labels that are left out; of a group without `B-` and `I-`"""
-    overlap: Annotated[int, Field(ge=0)] | None = None
+    overlap: _Index | None = None
     """with `long_texts` `"windows"`: tokens that neighbouring windows share, at most half of a window; null for a
     quarter"""
 

@@ -6,7 +6,7 @@ prompts that they have for these. It knows the model's manifest, neither HTTP no
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -63,8 +63,7 @@ class OutputWeights(RequestModel):
 
     def by_output(self) -> dict[Output, float]:
         """The outputs that count."""
-        given: dict[Output, float] = {"dense": self.dense, "sparse": self.sparse, "multi_vector": self.multi_vector}
-        return {name: weight for name, weight in given.items() if weight}
+        return {name: weight for name in get_args(Output) if (weight := getattr(self, name))}
 
 
 class Activation(RequestModel):
@@ -213,8 +212,7 @@ class Scoring:
 
     Attributes:
         queries: one for all documents, or one a document.
-        names: what the caller calls the documents, for errors.
-        query_name: what the caller calls the queries.
+        names: what the caller calls the documents, for errors; `query_name` the queries.
         document_tokens: most tokens of a document, the rest is cut off; None for as many as the model takes.
         most: how many documents are answered, the best ones; None for all.
         weights: of each output that counts, for a model with several; None for its own score.

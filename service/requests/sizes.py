@@ -13,7 +13,6 @@ TENSOR_BYTES = 4 + 4
 BASE64_BYTES = TENSOR_BYTES + 6
 JSON_BYTES = TENSOR_BYTES + 13
 ARRAYS_OF_PARTS = 16  # made of each text's parts on the way to its norms and cosines, about
-PART_FIGURES = 2  # of each token of a decomposition: norm and cosine
 ENTITY_FLOATS = 64  # numbers that take as much space and time as one entity, about
 POOLED_TOKENS = 2048  # of a document whose tokens share vectors: time and memory grow with the square
 TOKEN_NUMBERS = 4  # for each token besides its vector: id, offsets, row
@@ -25,8 +24,7 @@ class Sizes:
     """How large an answer will be.
 
     Attributes:
-        floats: in the answer, about.
-        built_from: floats read to build it, about.
+        floats: in the answer, about; it is `built_from` so many.
         attention_bytes: of the answer's attention.
         work_bytes: of the attention and the hidden states that are computed for it.
     """
@@ -38,9 +36,8 @@ class Sizes:
 
     def held_bytes(self, encoding_format: str, *, as_safetensors: bool) -> int:
         """What is held from the first run until the answer is read, about."""
-        if as_safetensors:
-            return self.work_bytes + TENSOR_BYTES * self.floats
-        return self.work_bytes + (BASE64_BYTES if encoding_format == "base64" else JSON_BYTES) * self.floats
+        as_text = BASE64_BYTES if encoding_format == "base64" else JSON_BYTES
+        return self.work_bytes + (TENSOR_BYTES if as_safetensors else as_text) * self.floats
 
 
 def check_sizes(
@@ -51,11 +48,7 @@ def check_sizes(
     *,
     block_floats: int = 0,
 ) -> Sizes:
-    """How large the answer will be, for texts of these lengths in tokens; `block_floats` next to the attention's maps.
-
-    Raises:
-        TooLarge: larger than the settings allow; the message says what would make it smaller.
-    """
+    """The size of the answer to texts of these lengths, `block_floats` beside its maps; too large ones are TooLarge."""
     request, config = plan.request, plan.manifest.config
     floats = _output_floats(plan, lengths)
     if (size := floats * FLOAT_BYTES) > settings.max_embedding_bytes:
@@ -69,7 +62,13 @@ def check_sizes(
             "pool_factor", f"a document has {longest} tokens, at most {POOLED_TOKENS} are pooled; send it in parts"
         )
     if plan.decomposes:
-        figures = _part_figures(lengths, settings.max_attention_bytes)
+        figures = 2 * sum(length + 1 for length in lengths)  # norms and cosines, of each token and of the biases
+        if (size := FLOAT_BYTES * figures) > settings.max_attention_bytes:
+            raise TooLarge.at(
+                "attention",
+                f"the answer would hold {size} bytes of contributions, at most {settings.max_attention_bytes} are "
+                "allowed; send fewer or shorter inputs",
+            )
         work = config.output_size * sum(lengths)
         built_from = floats + figures + work + ARRAYS_OF_PARTS * ARRAY_FLOATS * len(lengths)
         return Sizes(floats + figures, built_from, FLOAT_BYTES * figures, FLOAT_BYTES * work)
@@ -105,18 +104,6 @@ def _attention_bytes(attention: AttentionPlan, settings: Settings, *, block_floa
             f"{cure} send fewer or shorter inputs",
         )
     return size
-
-
-def _part_figures(lengths: Sequence[int], max_bytes: int) -> int:
-    """Numbers in the decompositions of texts of these lengths; each text has an entry of the biases."""
-    figures = PART_FIGURES * sum(length + 1 for length in lengths)
-    if (size := FLOAT_BYTES * figures) > max_bytes:
-        raise TooLarge.at(
-            "attention",
-            f"the answer would hold {size} bytes of contributions, at most {max_bytes} are allowed; send fewer or "
-            "shorter inputs",
-        )
-    return figures
 
 
 def _output_floats(plan: EncodePlan, lengths: Sequence[int]) -> int:

@@ -69,7 +69,14 @@ def read_spans(spans: Spans, inputs: Inputs, manifest: Manifest) -> SpanPlan:
     """
     if inputs.texts is None:
         raise Invalid.at(PARAM, "only texts have spans of characters, not token ids or pairs; send texts")
-    _refuse_model(manifest)
+    config = manifest.config
+    if manifest.task != "embedding":
+        raise Invalid.at(PARAM, f"{manifest.model} returns no vector of a text (its task is {manifest.task})")
+    if config.pooling != "mean" or config.projections:
+        way = "mean and a dense layer" if config.projections else config.pooling
+        raise Invalid.at(
+            PARAM, f"a span's vector is the mean of its tokens, and {manifest.model} pools by {way}; leave spans out"
+        )
     if len(spans) != len(inputs.texts):
         raise Invalid.at(PARAM, f"expected a list of spans for each of {len(inputs.texts)} inputs, got {len(spans)}")
     for index, (text, ranges) in enumerate(zip(inputs.texts, spans, strict=True)):
@@ -82,17 +89,6 @@ def read_spans(spans: Spans, inputs: Inputs, manifest: Manifest) -> SpanPlan:
     return SpanPlan(spans)
 
 
-def _refuse_model(manifest: Manifest) -> None:
-    config = manifest.config
-    if manifest.task != "embedding":
-        raise Invalid.at(PARAM, f"{manifest.model} returns no vector of a text (its task is {manifest.task})")
-    if config.pooling != "mean" or config.projections:
-        way = "mean and a dense layer" if config.projections else config.pooling
-        raise Invalid.at(
-            PARAM, f"a span's vector is the mean of its tokens, and {manifest.model} pools by {way}; leave spans out"
-        )
-
-
 def _find_tokens(spans: Sequence[Span], item: TokenizedInput, shift: int, index: int) -> SpanTokens:
     if item.encoding is None:
         raise TypeError("spans want texts that are tokenised with their offsets")
@@ -103,12 +99,11 @@ def _find_tokens(spans: Sequence[Span], item: TokenizedInput, shift: int, index:
     ranges = np.searchsorted(ends[places] - 1, characters.T)
     first, last = _kept_characters(item.text or "", starts[places], ends[places]) if item.truncated else (0, math.inf)
     for place, ((start, end), is_empty) in enumerate(zip(characters.tolist(), ranges[0] == ranges[1], strict=True)):
+        name = f"{PARAM}[{index}][{place}]"
         if start < first or end > last:
-            raise Invalid.at(
-                f"{PARAM}[{index}][{place}]", "reaches into what was cut off; send the text in parts, or shorter"
-            )
+            raise Invalid.at(name, "reaches into what was cut off; send the text in parts, or shorter")
         if is_empty:
-            raise Invalid.at(f"{PARAM}[{index}][{place}]", "no token ends in it; give a longer span")
+            raise Invalid.at(name, "no token ends in it; give a longer span")
     return SpanTokens(places, ranges)
 
 

@@ -18,7 +18,6 @@ from service.tokenization.inputs import InputNames
 from service.wire import AnswerModel, RequestModel
 
 SLOT = "{}"
-TEMPLATES = {"entailment": "This example is {}.", "cosine": SLOT}  # the first is the pipeline's of `transformers`
 LABEL_BYTES = 46  # of a label in an answer, besides its own as JSON: its score, and the JSON around both
 Method = Literal["entailment", "cosine"]
 Template = Annotated[str, Field(max_length=1024)]  # every pair holds it
@@ -75,7 +74,6 @@ class ZeroShotRequest(ModelChoice):
             raise Invalid.at("hypothesis_template", f"expected {SLOT} once, where the label goes")
         texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
         entailment, multi_label = entailment_label(manifest), bool(given.multi_label)
-        method: Method = "cosine" if entailment is None else "entailment"
         count = len(texts) + len(labels) if entailment is None else len(texts) * len(labels)
         if most is not None and count > most:
             raise TooLarge.at(
@@ -83,13 +81,14 @@ class ZeroShotRequest(ModelChoice):
                 f"{len(labels)} labels {'and' if entailment is None else 'of'} {len(texts)} texts are {count} inputs "
                 f"to read, at most {most} a request are taken",
             )
-        hypotheses = [(template or TEMPLATES[method]).replace(SLOT, label) for label in labels]
+        usual = SLOT if entailment is None else "This example is {}."  # as in the pipeline of `transformers`
+        hypotheses = [(template or usual).replace(SLOT, label) for label in labels]
         if entailment is None:
             request = EncodeRequest(inputs=[*texts, *hypotheses], normalize=True)
-            return ZeroShotPlan(texts, labels, request, method, multi_label=multi_label)
+            return ZeroShotPlan(texts, labels, request, "cosine", multi_label=multi_label)
         pairs = [[text, hypothesis] for text in texts for hypothesis in hypotheses]
         request = EncodeRequest(pairs=pairs, raw_scores=True, pair_truncation="only_first")
-        return ZeroShotPlan(texts, labels, request, method, entailment, multi_label=multi_label)
+        return ZeroShotPlan(texts, labels, request, "entailment", entailment, multi_label=multi_label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +96,7 @@ class ZeroShotPlan:
     """What a model is asked, and what is made of its answer.
 
     Attributes:
-        texts: at least one.
-        labels: at least one.
         request: to encode: of pairs by entailment, of texts and then hypotheses by cosines.
-        method: how labels are ranked.
         entailment: which of the model's labels says that the hypothesis follows; 0 for cosines.
         multi_label: whether labels do not exclude each other.
     """
@@ -140,11 +136,7 @@ class ZeroShotAnswer(AnswerModel):
 
 
 def label_bytes(labels: Sequence[str], texts: int, most: int, *, param: str) -> int:
-    """What the labels of an answer take: every text's list has them all.
-
-    Raises:
-        TooLarge: more bytes than `most`.
-    """
+    """What the labels of an answer take, as every text's list has them all; refuses (TooLarge) more than `most`."""
     size = texts * sum(len(orjson.dumps(label)) + LABEL_BYTES for label in labels)
     if size > most:
         raise TooLarge.at(
@@ -156,21 +148,16 @@ def label_bytes(labels: Sequence[str], texts: int, most: int, *, param: str) -> 
 
 
 def entailment_label(manifest: Manifest) -> int | None:
-    """Which label says that one text follows from the other; None of an embedder, which has no labels.
-
-    Raises:
-        WrongTask: the model has no such label, or does not read two texts.
-    """
+    """Which label says that one text follows from the other; None of an embedder, WrongTask without such a label."""
     if manifest.task == "embedding":
         return None
-    names = [label.lower() for label in manifest.labels]
     if manifest.task != "classification" or not manifest.pairs:
         raise WrongTask(
             f"{manifest.model} is for {manifest.task.replace('_', '-')}: zero-shot labels need a "
             "classifier of pairs with a label entailment, or an embedder"
         )
-    found = [place for place, name in enumerate(names) if name.startswith("entail")]
-    if not found or len(names) < 2:
+    found = [place for place, label in enumerate(manifest.labels) if label.lower().startswith("entail")]
+    if not found or len(manifest.labels) < 2:
         raise WrongTask(
             f"{manifest.model} has no label entailment beside another (its labels are {', '.join(manifest.labels)}): "
             "zero-shot labels need a model of natural language inference, or an embedder"

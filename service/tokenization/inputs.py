@@ -3,11 +3,11 @@
 Texts, token ids, or pairs of either. Messages name places, never values.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal
 
 import numpy as np
 
@@ -56,6 +56,11 @@ class Inputs:
             text_pairs=self.text_pairs and self.text_pairs[part],
             id_pairs=self.id_pairs and self.id_pairs[part],
         )
+
+    @property
+    def rows(self) -> Iterable[Sequence[str]]:
+        """The texts of each row; none for token ids."""
+        return self.text_pairs or ((text,) for text in self.texts or ())
 
     @property
     def is_paired(self) -> bool:
@@ -107,7 +112,7 @@ PAIRS = InputNames(listed="pairs")
 
 
 def read_inputs(value: Any, *, names: InputNames = INPUTS, max_texts: int) -> Inputs:
-    """Tells apart the four forms of a JSON value. Messages name places, never values.
+    """Tells apart the four forms of a JSON value.
 
     Raises:
         Invalid: another form, an empty list, or a list of mixed kinds.
@@ -127,17 +132,13 @@ def read_inputs(value: Any, *, names: InputNames = INPUTS, max_texts: int) -> In
     if kinds == {str}:
         return Inputs(texts=value)
     if kinds == {list}:
-        _check_lists(value, names)
+        for index, ids in enumerate(value):
+            if not ids:
+                raise Invalid.at(names.of(index), "the list is empty; give at least one token id")
+            if set(map(type, ids)) != {int}:
+                raise Invalid.at(names.of(index), "expected token ids, whole numbers only")
         return Inputs(token_ids=value)
     raise Invalid(f"{names.all}: {EXPECTED}; all of one kind", param=names.field)
-
-
-def _check_lists(value: list[list[Any]], names: InputNames) -> None:
-    for index, ids in enumerate(value):
-        if not ids:
-            raise Invalid.at(names.of(index), "the list is empty; give at least one token id")
-        if set(map(type, ids)) != {int}:
-            raise Invalid.at(names.of(index), "expected token ids, whole numbers only")
 
 
 def read_pairs(value: Any, *, names: InputNames = PAIRS, max_texts: int) -> Inputs:
@@ -163,152 +164,120 @@ def read_pairs(value: Any, *, names: InputNames = PAIRS, max_texts: int) -> Inpu
     raise Invalid.at(names.listed, f"{PAIRS_EXPECTED}; all of one kind")
 
 
-class TokenizeOptions(TypedDict, total=False):
-    """How a request wants its inputs read.
-
-    Attributes:
-        truncate: what happens to texts that are too long (default: their end is cut off); token ids by themselves are
-            never cut.
-        pair_truncation: which text of a pair is cut (default: the longer one).
-        names: what the caller calls the inputs, for errors.
-        ids_only: whether tokens and offsets can be left out.
-        deadline: `time.monotonic()` value after which the answer is worth nothing.
-        most_tokens: of each text of a row, without special tokens; what is more is cut off (default: no limit).
-        overlap: tokens that neighbouring windows share, of texts that are read in windows so that nothing is cut off;
-            None for texts that are not (the default).
-        check_lengths: refuses rows of pairs by their tokens, before they are made (default: none are refused).
-    """
-
-    truncate: Truncate
-    pair_truncation: PairTruncation
-    names: InputNames
-    ids_only: bool
-    deadline: float | None
-    most_tokens: Sequence[int | None] | None
-    overlap: int | None
-    check_lengths: Callable[[Sequence[int]], None]
-
-
 async def tokenize(
-    tokenizer: Tokenizer, inputs: Inputs, *, vocab_size: int, **options: Unpack[TokenizeOptions]
+    tokenizer: Tokenizer,
+    inputs: Inputs,
+    *,
+    vocab_size: int,
+    names: InputNames = INPUTS,
+    truncate: Truncate = True,
+    pair_truncation: PairTruncation = "longest_first",
+    most_tokens: Sequence[int | None] | None = None,
+    overlap: int | None = None,
+    ids_only: bool = False,
+    check_lengths: Callable[[Sequence[int]], None] | None = None,
+    deadline: float | None = None,
 ) -> list[TokenizedInput]:
-    """Inputs as the model sees them.
+    """Inputs as the model sees them, for errors by the caller's `names`; token ids by themselves are never cut.
 
-    Args:
-        tokenizer: the artifact's.
-        inputs: what to tokenise.
-        vocab_size: ids that the model has.
-        **options: `TokenizeOptions`.
+    Each text of a row is cut to its own of `most_tokens`, special tokens left out. With `overlap` texts are read in
+    windows that share so many tokens, and nothing is cut off. `ids_only` leaves out tokens and offsets, `check_lengths`
+    refuses rows of pairs by their tokens before they are made. `deadline` is a `time.monotonic()` value.
 
     Raises:
         ServiceError: Invalid or TooLarge for token ids that the model does not take, a text that is no Unicode, or a
             long one where cutting is not allowed; DeadlineExceeded.
     """
-    names, truncate = options.get("names", INPUTS), options.get("truncate", True)
-    longest, from_start = tokenizer.max_sequence_length, truncate == "start"
-    if inputs.token_ids is not None:
-        given = inputs.token_ids
-        read = partial(as_tokenized, given, names=names, vocab_size=vocab_size, max_length=longest)
-        return await tokenizer.read_ids(len(given) + sum(map(len, given)), read, options.get("deadline"))
+    from_start = truncate == "start"
+    if (ids := inputs.token_ids) is not None:
+        read = partial(_read_ids, ids, names, vocab_size, tokenizer.max_sequence_length)
+        return await tokenizer.read_ids(len(ids) + sum(map(len, ids)), read, deadline)
     try:
-        tokenized = await _tokenize_rows(tokenizer, inputs, names, options, vocab_size, from_start=from_start)
+        if (pairs := inputs.id_pairs) is not None:
+            join = partial(_join_ids, tokenizer, pairs, names, vocab_size, pair_truncation, from_start=from_start)
+            # A row of a pair takes as long as eight ids by themselves: its segments and types are made too.
+            cost = 8 * sum(2 + len(first) + len(second) for first, second in pairs)
+            found = await tokenizer.read_ids(cost, join, deadline)
+        elif (text_pairs := inputs.text_pairs) is not None:
+            found = await tokenizer.encode_pairs(
+                text_pairs,
+                truncation=pair_truncation,
+                from_start=from_start,
+                most=most_tokens,
+                check_lengths=check_lengths,
+                ids_only=ids_only,
+                deadline=deadline,
+            )
+        elif overlap is not None:
+            found = await tokenizer.encode_windows(inputs.texts or (), overlap, ids_only=ids_only, deadline=deadline)
+        else:
+            most = most_tokens[0] if most_tokens else None
+            found = await tokenizer.encode(
+                inputs.texts or (), from_start=from_start, most=most, ids_only=ids_only, deadline=deadline
+            )
     except NoRoom as error:
         raise TooLarge.at(names.of(error.index), str(error)) from None
-    if not truncate:
-        refuse_truncated(tokenized, names=names)
-    return tokenized
-
-
-async def _tokenize_rows(
-    tokenizer: Tokenizer,
-    inputs: Inputs,
-    names: InputNames,
-    options: TokenizeOptions,
-    vocab_size: int,
-    *,
-    from_start: bool,
-) -> list[TokenizedInput]:
-    ids_only, deadline, most = options.get("ids_only", False), options.get("deadline"), options.get("most_tokens")
-    truncation = options.get("pair_truncation", "longest_first")
-    if (pairs := inputs.id_pairs) is not None:
-
-        def join() -> list[TokenizedInput]:
-            for index, pair in enumerate(pairs):
-                for ids in pair:
-                    check_ids(ids, names.of(index), vocab_size=vocab_size)
-            return tokenizer.join_ids(pairs, truncation, from_start=from_start)
-
-        # A row of a pair takes as long as eight ids by themselves: its segments and types are made too.
-        return await tokenizer.read_ids(
-            8 * sum(2 + len(first) + len(second) for first, second in pairs), join, deadline
-        )
-    rows: Sequence[Sequence[str]] = inputs.text_pairs or [(text,) for text in inputs.texts or ()]
-    common: Any = {"ids_only": ids_only, "deadline": deadline}
-    try:
-        if inputs.texts is not None and (overlap := options.get("overlap")) is not None:
-            return await tokenizer.encode_windows(inputs.texts, overlap, **common)
-        if inputs.texts is not None:
-            return await tokenizer.encode(inputs.texts, from_start=from_start, most=most[0] if most else None, **common)
-        return await tokenizer.encode_pairs(
-            rows,
-            truncation=truncation,
-            from_start=from_start,
-            most=most,
-            check_lengths=options.get("check_lengths"),
-            **common,
-        )
     except TypeError:  # what the library says of half a surrogate pair, which no JSON brings here
-        for index, row in enumerate(rows):
-            refuse_surrogates(row, names.of(index))
+        refuse_surrogates(inputs, names)
         raise
+    if not truncate:
+        refuse_truncated(found, names)
+    return found
 
 
-def as_tokenized(
-    inputs: Sequence[TokenIds], *, names: InputNames = INPUTS, vocab_size: int, max_length: int
-) -> list[TokenizedInput]:
-    """Token ids as they are given, once it is sure that the model can take them.
-
-    Raises:
-        Invalid: an id outside the vocabulary.
-        TooLarge: more ids than the model takes; ids are never cut, the special tokens among them are the caller's.
-    """
+def _read_ids(ids: Sequence[TokenIds], names: InputNames, vocab_size: int, max_length: int) -> list[TokenizedInput]:
+    """Token ids as they are given: they are never cut, the special tokens among them are the caller's."""
     checked = []
-    for index, ids in enumerate(inputs):
-        if len(ids) > max_length:
+    for index, row in enumerate(ids):
+        if len(row) > max_length:
             raise TooLarge.at(
-                names.of(index), f"{len(ids)} token ids, the model takes {max_length}; token ids are never cut"
+                names.of(index), f"{len(row)} token ids, the model takes {max_length}; token ids are never cut"
             )
-        check_ids(ids, names.of(index), vocab_size=vocab_size)
-        checked.append(TokenizedInput(np.array(ids, dtype=np.int64), False, len(ids), None))
+        _check_ids(row, names.of(index), vocab_size)
+        checked.append(TokenizedInput(np.array(row, dtype=np.int64), False, len(row), None))
     return checked
 
 
-def check_ids(ids: TokenIds, name: str, *, vocab_size: int) -> None:
-    """Refuses (Invalid) token ids that the model does not have."""
+def _join_ids(
+    tokenizer: Tokenizer,
+    pairs: Sequence[Sequence[TokenIds]],
+    names: InputNames,
+    vocab_size: int,
+    truncation: PairTruncation,
+    *,
+    from_start: bool,
+) -> list[TokenizedInput]:
+    for index, pair in enumerate(pairs):
+        for ids in pair:
+            _check_ids(ids, names.of(index), vocab_size)
+    return tokenizer.join_ids(pairs, truncation, from_start=from_start)
+
+
+def _check_ids(ids: TokenIds, name: str, vocab_size: int) -> None:
     if ids and (min(ids) < 0 or max(ids) >= vocab_size):
         raise Invalid.at(name, f"a token id is out of range, expected 0 to {vocab_size - 1}")
 
 
-def refuse_surrogates(texts: Sequence[str], name: str) -> None:
+def refuse_surrogates(inputs: Inputs, names: InputNames) -> None:
     """Refuses (Invalid) half of a surrogate pair, as a file read with `surrogateescape` has: no tokenizer takes it."""
-    for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise Invalid.at(name, f"character {error.start} is half of a surrogate pair") from None
+    for index, row in enumerate(inputs.rows):
+        for text in row:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise Invalid.at(names.of(index), f"character {error.start} is half of a surrogate pair") from None
 
 
 def refuse_long_texts(inputs: Inputs, limit: int, *, names: InputNames = INPUTS) -> None:
     """Refuses (TooLarge) a text of more characters than the limit: its tokens would take too much memory to count."""
-    rows = inputs.text_pairs or ((text,) for text in inputs.texts or ())
-    for index, row in enumerate(rows):
+    for index, row in enumerate(inputs.rows):
         if (longest := max(map(len, row))) > limit:
             raise TooLarge.at(
                 names.of(index), f"{longest} characters, at most {limit} a text are taken; send it in parts"
             )
 
 
-def refuse_truncated(tokenized: Sequence[TokenizedInput], *, names: InputNames = INPUTS) -> None:
+def refuse_truncated(tokenized: Sequence[TokenizedInput], names: InputNames) -> None:
     """Refuses (TooLarge) a text that is longer than the model takes in its role, as `truncate: false` asks for."""
     for index, item in enumerate(tokenized):
         if item.truncated:

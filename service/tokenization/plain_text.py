@@ -16,7 +16,6 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 _WORD = re.compile("[a-zA-Z0-9]+|[^a-zA-Z0-9 ]")
-_NOTHING = "(?!)"  # a pattern that no text has
 
 
 class PlainText:
@@ -24,7 +23,7 @@ class PlainText:
 
     def __init__(self, tokenizer: FastTokenizer, added: Iterable[str]) -> None:
         self._has_lower_case = tokenizer.normalizer.lowercase
-        self._added = re.compile("|".join(re.escape(token.lower()) for token in added) or _NOTHING)
+        self._added = re.compile("|".join(re.escape(token.lower()) for token in added) or "(?!)")  # or nothing
         self._tokenizer = FastTokenizer(tokenizer.model)
         self._tokenizer.pre_tokenizer = tokenizer.pre_tokenizer
         self._model = tokenizer.model
@@ -65,8 +64,7 @@ class PlainText:
     def ids(self, texts: Sequence[str], *, are_short: bool) -> list[list[int] | None]:
         """All tokens of each text, without special ones; None for a text that `prepare` refuses.
 
-        Short texts hold the interpreter throughout. The library lets other threads in, which costs a short text more
-        than being tokenised, and saves a long one from holding up everyone.
+        Short texts hold the interpreter throughout: letting others in, as the library does, costs more than tokenising.
         """
         prepared = [self.prepare(text) for text in texts]
         if are_short:

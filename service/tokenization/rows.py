@@ -27,7 +27,6 @@ PairTruncation = Literal["longest_first", "only_first", "only_second"]
 RowTruncation = PairTruncation | Literal["as_one"]
 """How rows are cut: also as if both texts were one: the second, and once it is gone the first."""
 
-
 SEPARATOR = "\n"
 """Between the two texts of a pair if they are kept as one: no word of the first goes on in the second."""
 
@@ -36,11 +35,7 @@ SEPARATOR = "\n"
 class KeptEncoding:
     """What is read of a row's tokens besides their ids; the library's own `Encoding` holds on to all that was cut off.
 
-    Attributes:
-        tokens: their texts.
-        offsets: as `TokenizedInput.offsets`.
-        word_ids: the word each token belongs to; None for special tokens.
-        special_tokens_mask: 1 for special tokens.
+    Its attributes are the library's; `word_ids` are None and `special_tokens_mask` 1 for special tokens.
     """
 
     tokens: list[str]
@@ -60,7 +55,6 @@ class TokenizedInput:
         encoding: tokens and offsets; None for an input given as token ids, and where nothing but ids was asked for.
         sources: the tokenised text, or both of a pair; empty for an input given as token ids.
         type_ids: [n], token types; None where all are 0.
-        second_start: of a pair, where the second text begins in `text`.
         segments: [n], the text of a pair that each token is of, 0 or 1, None for special tokens; None for one text.
         windows: of a text that is read in windows, each as the model sees it; `input_ids` is then all of them, and
             `encoding` is of the text as if it were read whole.
@@ -83,10 +77,7 @@ class TokenizedInput:
 
     @property
     def offsets(self) -> Sequence[Offset] | None:
-        """Where each token is in its own text, [start, end) in characters; (0, 0) for special tokens.
-
-        None for an input given as token ids, which has no text, and where nothing but ids was asked for.
-        """
+        """Where each token is in its own text, [start, end) in characters; (0, 0) for special tokens."""
         return None if self.encoding is None else self.encoding.offsets
 
     @property
@@ -123,7 +114,6 @@ class PlainTokens:
     """The tokens of one text, nothing added and nothing cut.
 
     Attributes:
-        ids: in the vocabulary.
         encodings: the library's results, one after the other; empty where nothing but ids is known.
         span: [start, end) of the text's own characters, where words of the model's stand around it; None for all.
     """
@@ -175,9 +165,6 @@ class RowTemplate:
     """A row's special tokens: those in front of each text, and those behind the last one.
 
     Attributes:
-        ids: of these tokens.
-        types: their token types.
-        names: their texts.
         text_types: the token type of each text's own tokens.
     """
 
@@ -211,25 +198,13 @@ class RowTemplate:
         """Whether any token has another type than 0."""
         return any(self.text_types) or any(map(any, self.types))
 
-    @property
-    def ends(self) -> tuple[int | None, int | None]:
-        """Ids of the special tokens that begin and end a row; None for none."""
-        front, behind = self.ids[0], self.ids[-1]
-        return front[0] if front else None, behind[-1] if behind else None
-
     def length(self, lengths: Sequence[int], kept: Sequence[slice]) -> int:
         """How many tokens a row of texts of these lengths has, of which these are kept."""
         parts = zip(lengths, kept, strict=True)
         return self.num_added + sum(len(range(*place.indices(length))) for length, place in parts)
 
     def join(self, texts: Sequence[PlainTokens], kept: Sequence[slice], sources: Sequence[str] = ()) -> TokenizedInput:
-        """The row of these texts, of which these tokens are kept.
-
-        Args:
-            texts: their tokens.
-            kept: of each text.
-            sources: the texts themselves; none for token ids.
-        """
+        """The row of these texts, of which these tokens are kept; `sources` are the texts, none for token ids."""
         parts = [text.ids[place] for text, place in zip(texts, kept, strict=True)]
         ids = _around(self.ids, parts)
         full_length = sum([len(text.ids) for text in texts], self.num_added)
@@ -241,7 +216,15 @@ class RowTemplate:
             own = [text.is_own(place) for text, place in zip(texts, kept, strict=True)]
             segments = self._filled(None, [[text if mine else None for mine in part] for text, part in enumerate(own)])
         if texts[0].encodings:
-            encoding = self._encoding(list(zip(texts, kept, strict=True)))
+            places = list(zip(texts, kept, strict=True))
+            encoding = KeptEncoding(
+                tokens=_around(self.names, [text.every("tokens", place) for text, place in places]),
+                offsets=self._filled((0, 0), [text.offsets(place) for text, place in places]),
+                word_ids=self._filled(None, [text.words(place) for text, place in places]),
+                special_tokens_mask=self._filled(
+                    1, [[int(not own) for own in text.is_own(place)] for text, place in places]
+                ),
+            )
         return TokenizedInput(
             input_ids=np.array(ids, dtype=np.int64),
             truncated=len(ids) < full_length,
@@ -250,16 +233,6 @@ class RowTemplate:
             type_ids=type_ids,
             sources=tuple(sources),
             segments=segments,
-        )
-
-    def _encoding(self, parts: Sequence[tuple[PlainTokens, slice]]) -> KeptEncoding:
-        return KeptEncoding(
-            tokens=_around(self.names, [text.every("tokens", place) for text, place in parts]),
-            offsets=self._filled((0, 0), [text.offsets(place) for text, place in parts]),
-            word_ids=self._filled(None, [text.words(place) for text, place in parts]),
-            special_tokens_mask=self._filled(
-                1, [[int(not own) for own in text.is_own(place)] for text, place in parts]
-            ),
         )
 
     def _filled(self, filler: Any, parts: Sequence[Sequence[Any]]) -> list[Any]:
@@ -276,46 +249,34 @@ def _around(added: Sequence[Sequence[Any]], parts: Sequence[Sequence[Any]]) -> l
 
 
 class NoRoom(Exception):
-    """Only one text of a row may be cut, and the other leaves no room for it.
+    """Only one text of the row at `index` may be cut, and the other leaves no room for it."""
 
-    Attributes:
-        index: the row's.
-    """
-
-    def __init__(self, message: str, index: int = 0) -> None:
-        super().__init__(message)
-        self.index = index
+    index = 0
 
 
-def cut_pair(
-    lengths: Sequence[int],
+def cut_pairs(
+    rows: Sequence[Sequence[int]],
     room: int,
     truncation: RowTruncation,
     *,
     most: Sequence[int | None] | None = None,
-    from_start: bool = False,
-) -> list[slice]:
-    """Which tokens of two texts are kept, so that both together are at most `room`.
-
-    Args:
-        lengths: tokens of each text.
-        room: tokens that both may have.
-        truncation: which is cut.
-        most: tokens that each text may have; None for no limit.
-        from_start: whether the start is cut off, not the end.
-
-    Raises:
-        NoRoom: only one may be cut, and the other leaves no room for it.
-    """
-    first, second = (
-        length if limit is None else min(length, limit)
-        for length, limit in zip(lengths, most or (None, None), strict=True)
-    )
-    shares = _share(first, second, room, truncation)
-    return [
-        keep(length, min(share, limit), from_start=from_start)
-        for length, share, limit in zip(lengths, shares, (first, second), strict=True)
-    ]
+    from_start: bool,
+) -> list[list[slice]]:
+    """Which tokens of rows of two texts are kept: both at most `room`, each at most its own of `most`; else NoRoom."""
+    kept = []
+    for index, lengths in enumerate(rows):
+        first, second = (
+            length if limit is None else min(length, limit)
+            for length, limit in zip(lengths, most or (None, None), strict=True)
+        )
+        try:
+            shares = _share(first, second, room, truncation)
+        except NoRoom as error:
+            error.index = index
+            raise
+        sizes = zip(lengths, shares, (first, second), strict=True)
+        kept.append([keep(length, min(share, own), from_start=from_start) for length, share, own in sizes])
+    return kept
 
 
 def keep(length: int, most: int, *, from_start: bool) -> slice:
@@ -365,12 +326,7 @@ def in_windows(
 ) -> TokenizedInput:
     """A text as windows of the greatest length, the last one shorter; its `input_ids` are of all of them.
 
-    Args:
-        source: the text itself.
-        text: its tokens.
-        template: the special tokens around each window.
-        max_sequence_length: tokens of a window.
-        overlap: tokens that neighbours share; at most half of a window's own.
+    Neighbours share `overlap` tokens, at most half of a window's own.
     """
     room = max_sequence_length - template.num_added
     overlap = min(overlap, room // 2)

@@ -21,13 +21,12 @@ from service.errors import DeadlineExceeded, InternalError, Invalid, Overloaded
 from service.machine import trim_heap
 from service.tokenization.plain_text import PlainText
 from service.tokenization.rows import (
-    NoRoom,
     PairTruncation,
     PlainTokens,
     RowTemplate,
     RowTruncation,
     TokenizedInput,
-    cut_pair,
+    cut_pairs,
     in_windows,
     keep,
 )
@@ -53,12 +52,8 @@ class Tokenizer:
     Every method that tokenises raises InternalError if the library panicked. Every asynchronous one also raises what
     `WorkQueue.run` does: Overloaded, DeadlineExceeded or NotReady.
 
-    Args:
-        tokenizer: the library's.
-        max_sequence_length: the attribute.
-        threads: for long texts.
-        pair_wording: what the model reads around the texts of a pair; None for nothing.
-        max_delay: seconds that long texts may have to wait, as of `WorkQueue`.
+    Long texts share `threads`, and may have to wait for `max_delay` seconds. `pair_wording` is what the model reads
+    around the texts of a pair.
 
     Attributes:
         max_sequence_length: tokens that the model takes, special tokens included.
@@ -90,7 +85,8 @@ class Tokenizer:
             raise ValueError(f"max_sequence_length {max_sequence_length} leaves no room for text; export it again")
         self.max_sequence_length = max_sequence_length
         self.num_special_tokens = template.num_added
-        self.special_ends = template.ends
+        front, behind = template.ids
+        self.special_ends = front[0] if front else None, behind[-1] if behind else None
         self.unknown_id = _unknown_id(tokenizer)
         self.marks_pieces = bool(getattr(tokenizer.model, "continuing_subword_prefix", None))
         tokenizer.enable_truncation(max_sequence_length)  # only bounds the parts in which its results are read
@@ -103,17 +99,22 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path, max_sequence_length: int, **options: Any) -> "Tokenizer":
-        """Reads a `tokenizer.json`.
-
-        Args:
-            path: of the file.
-            max_sequence_length: tokens that the model takes.
-            **options: of the tokenizer.
+        """Reads a `tokenizer.json`; options are those of the tokenizer.
 
         Raises:
             ValueError: the file is no tokenizer or too large, or as of the tokenizer.
         """
-        return cls(_read(path), max_sequence_length, **options)
+        if (size := path.stat().st_size) > MAX_FILE_BYTES:
+            raise ValueError(f"{path} has {size} bytes, at most {MAX_FILE_BYTES} are read")
+        try:
+            tokenizer = FastTokenizer.from_file(str(path))
+            tokenizer.num_special_tokens_to_add(is_pair=False)
+            tokenizer.encode("a")  # some faults of a file show only then
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the library raises bare Exceptions, and panics that are not even those
+            raise ValueError(f"{path} is no tokenizer: {error}") from error
+        return cls(tokenizer, max_sequence_length, **options)
 
     async def encode(
         self,
@@ -124,32 +125,21 @@ class Tokenizer:
         ids_only: bool = False,
         deadline: float | None = None,
     ) -> list[TokenizedInput]:
-        """Tokenises texts, in their order; a text that is too long is cut.
-
-        Args:
-            texts: what to tokenise.
-            from_start: whether a text's start is cut off, not its end.
-            most: tokens that a text may have, special tokens left out; None for no limit.
-            ids_only: whether tokens and offsets can be left out, a fifth of the time.
-            deadline: `time.monotonic()` value after which no one waits any more.
-        """
+        """Tokenises texts, in their order; one that is too long, or has more than `most` tokens of its own, is cut."""
         parts = _parts(texts, partial(self._encode, from_start=from_start, most=most, ids_only=ids_only))
         return await self._run(parts, _concatenated, deadline)
 
     async def encode_windows(
         self, texts: Sequence[str], overlap: int = 0, *, ids_only: bool = True, deadline: float | None = None
     ) -> list[TokenizedInput]:
-        """Tokenises texts of any length in windows.
+        """Tokenises texts of any length in windows; neighbours share `overlap` tokens, at most half of a window's."""
 
-        Args:
-            texts: what to tokenise.
-            overlap: tokens that neighbouring windows share; at most half of a window's.
-            ids_only: as for `encode`.
-            deadline: as for `encode`.
-        """
+        def join(found: list[list[PlainTokens]]) -> list[TokenizedInput]:
+            plain = dict(zip(distinct, _concatenated(found), strict=True))
+            return [in_windows(text, plain[text], self._template, self.max_sequence_length, overlap) for text in texts]
+
         distinct = list(dict.fromkeys(texts))
         parts = _parts(distinct, partial(self._plain_tokens, ids_only=ids_only))
-        join = partial(self._windows, texts, distinct, overlap)
         return await self._run(parts, join, deadline, joined=_characters(texts))
 
     async def encode_pairs(
@@ -165,26 +155,33 @@ class Tokenizer:
     ) -> list[TokenizedInput]:
         """Tokenises rows of two texts, each in the tokenizer's template; what is too long is cut.
 
-        Args:
-            pairs: two texts each.
-            truncation: which text is cut.
-            from_start: as for `encode`.
-            most: as for `encode`, of each text of a pair.
-            check_lengths: given each row's tokens before rows are made, to refuse them: a long text may be in all rows.
-            ids_only: as for `encode`.
-            deadline: as for `encode`.
+        `check_lengths` is given each row's tokens before rows are made, to refuse them: a long text may be in all rows.
 
         Raises:
             Invalid: the tokenizer has no template for pairs.
             NoRoom: only the second text may be cut, and the first leaves no room for it.
         """
-        self._check_pairs()
-        worded = pairs if self._wording is None else self._wording.wrap(pairs)
+        template, wording = self._check_pairs(), self._wording
+        worded = pairs if wording is None else wording.wrap(pairs)
         distinct = list(dict.fromkeys(text for row in worded for text in row))
+        # With words of the model's around a pair, it is cut as one text would be.
+        way: RowTruncation = "as_one" if wording is not None and truncation == "longest_first" else truncation
+
+        def join(found: list[list[PlainTokens]]) -> list[TokenizedInput]:
+            plain = dict(zip(distinct, _concatenated(found), strict=True))
+            lengths = [[len(plain[text].ids) for text in texts] for texts in worded]
+            kept = cut_pairs(lengths, self._room(template), way, most=most, from_start=from_start)
+            if check_lengths is not None:
+                check_lengths([template.length(*both) for both in zip(lengths, kept, strict=True)])
+            made = []
+            for row, texts, places in zip(pairs, worded, kept, strict=True):
+                tokens = [plain[text] for text in texts]
+                if wording is not None:
+                    tokens = [replace(own, span=span) for own, span in zip(tokens, wording.spans(row), strict=True)]
+                made.append(template.join(tokens, places, row))
+            return made
+
         parts = _parts(distinct, partial(self._plain_tokens, ids_only=ids_only))
-        as_one = self._wording is not None and truncation == "longest_first"
-        cut_row = partial(self._cut, truncation="as_one" if as_one else truncation, most=most, from_start=from_start)
-        join = partial(self._rows, pairs, worded, distinct, cut_row=cut_row, check_lengths=check_lengths)
         return await self._run(parts, join, deadline, joined=sum(map(_characters, worded)))
 
     async def read_ids(
@@ -206,11 +203,9 @@ class Tokenizer:
         if self._wording is not None:
             raise Invalid("pairs: this model reads words of its own around the texts; send texts, not token ids")
         template = self._check_pairs()
-        made = []
-        for index, row in enumerate(rows):
-            kept = self._cut(index, [len(ids) for ids in row], truncation=truncation, from_start=from_start)
-            made.append(template.join([PlainTokens(ids) for ids in row], kept))
-        return made
+        lengths = [[len(ids) for ids in row] for row in rows]
+        kept = cut_pairs(lengths, self._room(template), truncation, from_start=from_start)
+        return [template.join(list(map(PlainTokens, row)), own) for row, own in zip(rows, kept, strict=True)]
 
     def encode_now(self, texts: Sequence[str], *, ids_only: bool = False) -> list[TokenizedInput]:
         """Tokenises texts on the calling thread."""
@@ -258,41 +253,10 @@ class Tokenizer:
     ) -> list[TokenizedInput]:
         """Rows of few texts, or of one long one."""
         template, made = self._template, []
-        limit = self.max_sequence_length - template.num_added
+        limit = self._room(template)
         room = limit if most is None else min(limit, most)
         for text, tokens in zip(texts, self._plain_tokens(texts, ids_only=ids_only), strict=True):
             made.append(template.join([tokens], [keep(len(tokens.ids), room, from_start=from_start)], (text,)))
-        return made
-
-    def _windows(
-        self, texts: Sequence[str], distinct: Sequence[str], overlap: int, found: list[list[PlainTokens]]
-    ) -> list[TokenizedInput]:
-        plain = dict(zip(distinct, _concatenated(found), strict=True))
-        return [in_windows(text, plain[text], self._template, self.max_sequence_length, overlap) for text in texts]
-
-    def _rows(
-        self,
-        pairs: Sequence[Sequence[str]],
-        worded: Sequence[Sequence[str]],
-        distinct: Sequence[str],
-        found: list[list[PlainTokens]],
-        *,
-        cut_row: Callable[[int, Sequence[int]], list[slice]],
-        check_lengths: Callable[[Sequence[int]], None] | None,
-    ) -> list[TokenizedInput]:
-        """Rows of two texts. With words of the model's around a pair, it is cut as one text would be."""
-        template, wording = self._check_pairs(), self._wording
-        plain = dict(zip(distinct, _concatenated(found), strict=True))
-        lengths = [[len(plain[text].ids) for text in texts] for texts in worded]
-        kept = [cut_row(index, own) for index, own in enumerate(lengths)]
-        if check_lengths is not None:
-            check_lengths([template.length(*both) for both in zip(lengths, kept, strict=True)])
-        made = []
-        for row, texts, places in zip(pairs, worded, kept, strict=True):
-            tokens = [plain[text] for text in texts]
-            if wording is not None:
-                tokens = [replace(own, span=span) for own, span in zip(tokens, wording.spans(row), strict=True)]
-            made.append(template.join(tokens, places, row))
         return made
 
     def _plain_tokens(self, texts: Sequence[str], *, ids_only: bool) -> list[PlainTokens]:
@@ -320,21 +284,9 @@ class Tokenizer:
             raise Invalid("this model's tokenizer has no template for pairs; send one text an input")
         return self._pair_template
 
-    def _cut(
-        self,
-        index: int,
-        lengths: Sequence[int],
-        *,
-        truncation: RowTruncation,
-        most: Sequence[int | None] | None = None,
-        from_start: bool,
-    ) -> list[slice]:
-        room = self.max_sequence_length - self._check_pairs().num_added
-        try:
-            return cut_pair(lengths, room, truncation, most=most, from_start=from_start)
-        except NoRoom as error:
-            error.index = index
-            raise
+    def _room(self, template: RowTemplate) -> int:
+        """How many tokens of texts a row may have."""
+        return self.max_sequence_length - template.num_added
 
     def _trim(self, characters: int) -> None:
         self._untrimmed += characters
@@ -369,32 +321,13 @@ def _concatenated(found: list[list[T]]) -> list[T]:
 
 
 def _done(parts: Sequence[Part]) -> list[Any]:
-    """What the parts give, done on the calling thread.
-
-    Raises:
-        InternalError: the library's Rust code panicked. What the panic says may quote the text, so it is not shown.
-    """
+    """What the parts give, done on the calling thread."""
     try:
         return [part.work() for part in parts]
     except (Exception, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as panic:  # a panic is no Exception
+    except BaseException as panic:  # of the library's Rust code; it may quote the text, so it is not shown
         raise InternalError() from panic
-
-
-def _read(path: Path) -> FastTokenizer:
-    """A tokenizer that has tokenised something: some faults of a file show only then."""
-    if (size := path.stat().st_size) > MAX_FILE_BYTES:
-        raise ValueError(f"{path} has {size} bytes, at most {MAX_FILE_BYTES} are read")
-    try:
-        tokenizer = FastTokenizer.from_file(str(path))
-        tokenizer.num_special_tokens_to_add(is_pair=False)
-        tokenizer.encode("a")
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # the library raises bare Exceptions, and panics that are not even those
-        raise ValueError(f"{path} is no tokenizer: {error}") from error
-    return tokenizer
 
 
 def _unknown_id(tokenizer: FastTokenizer) -> int | None:

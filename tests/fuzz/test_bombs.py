@@ -61,10 +61,8 @@ def test_a_text_as_large_as_a_body_is_refused_unread(server: ServerProcess, text
     status, _, body = server.request("POST", "/encode", {"inputs": text})
     error = json.loads(body)["error"]
     assert (status, error["param"]) == (413, "inputs.0")
-    assert (
-        error["message"]
-        == f"inputs[0]: {len(text)} characters, at most {CHARACTERS} a text are taken; send it in parts"
-    )
+    limit = f"at most {CHARACTERS} a text are taken; send it in parts"
+    assert error["message"] == f"inputs[0]: {len(text)} characters, {limit}"
     assert most_memory(server) - before < 40e6
 
 

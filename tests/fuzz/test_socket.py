@@ -24,8 +24,7 @@ def resident_bytes(pid: int) -> int:
 @pytest.mark.slow
 @pytest.mark.alone
 def test_broken_bytes(server: ServerProcess) -> None:
-    statuses: Counter[int] = Counter()
-    before = 0
+    statuses, before = Counter[int](), 0
     for number, message in enumerate(broken_requests(COUNT, SEED)):
         answer = send(server.address, message, patience=2.0)
         assert not answer or STATUS_LINE.match(answer), (message, answer[:200])

@@ -2,18 +2,16 @@
 
 import base64
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors import safe_open
 from safetensors.numpy import load
 
 from model.analysis.statistics import STATISTICS
 from service.requests.schemas import EncodeAnswer
 from tests.attention_reference import transformed
-from tests.service.conftest import Serve, Served
+from tests.service.conftest import Served
 from tests.service.fake_engine import CLS, NUM_HEADS, SEP, WORD_IDS, attention_weights, value_norms
 
 TEXT = "The cats sat"
@@ -76,34 +74,33 @@ def test_norms_are_weights_times_the_norms_of_values(shared: Served, options: di
         np.testing.assert_allclose(np.array(maps).reshape(wanted.shape), wanted, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("reduce", ["mean", "max"])
-def test_a_reduced_answer_says_so_and_keeps_its_axes(shared: Served, reduce: str) -> None:
-    entry = attention_of(shared, layers=[1, 2, 0], reduce=reduce)
-    assert entry["reduce"] == reduce
-    assert entry["layers"] == [1, 2, 0]
-    assert entry["heads"] == [[0, 1, 2], [], [0, 1]]
-    assert [len(maps) for maps in entry["weights"]] == [1, 0, 1]
+@pytest.mark.parametrize(
+    ("reduce", "layers", "heads", "maps", "computed"),
+    [
+        ("mean", [1, 2, 0], [[0, 1, 2], [], [0, 1]], [1, 0, 1], (0, 1, 2)),
+        ("max", [1, 0], [[0, 1, 2], [0, 1]], [1, 1], (0, 1)),
+        ("rollout", [0, 1, 2], [[0, 1], [0, 1, 2], []], [1], (0, 1, 2)),  # all layers, whatever was asked for
+    ],
+)
+def test_a_reduced_answer_says_so_and_keeps_its_axes(
+    shared: Served, reduce: str, layers: list[int], heads: Any, maps: list[int], computed: tuple[int, ...]
+) -> None:
+    entry = attention_of(shared, layers=[1] if reduce == "rollout" else layers, reduce=reduce)
+    assert shared.backend.batches[-1].attention_layers == computed
+    assert (entry["reduce"], entry["layers"], entry["heads"]) == (reduce, layers, heads)
+    assert [len(layer) for layer in entry["weights"]] == maps
     assert not {"reduce", "form"} & attention_of(shared, layers=[1]).keys()
     assert not shared.backend.batches[-1].wants_norms
 
 
-def test_a_rollout_goes_through_every_layer_whatever_was_asked_for(shared: Served) -> None:
-    entry = attention_of(shared, layers=[1], reduce="rollout")
-    assert shared.backend.batches[-1].attention_layers == (0, 1, 2)
-    assert (entry["reduce"], entry["layers"]) == ("rollout", [0, 1, 2])
-    assert np.array(entry["weights"]).shape == (1, 1, 6, 6)
-    np.testing.assert_allclose(np.array(entry["weights"]).sum(axis=-1), 1, atol=1e-6)
-
-
 def test_words_stand_in_place_of_tokens_and_special_ones_are_left_out_where_asked_for(shared: Served) -> None:
     entry = attention_of(shared, layers=[0], level="word")
-    assert entry["words"] == ["[CLS]", "The", "cats", "sat", "[SEP]"]
-    assert entry["offsets"] == [[0, 0], [0, 3], [4, 8], [9, 12], [0, 0]]
-    assert "tokens" not in entry
+    words, places = ["[CLS]", "The", "cats", "sat", "[SEP]"], [[0, 0], [0, 3], [4, 8], [9, 12], [0, 0]]
+    assert (entry["words"], entry["offsets"], "tokens" in entry) == (words, places, False)
     entry = attention_of(shared, layers=[0], exclude_special=True)
     assert (entry["tokens"], entry["offsets"]) == (TOKENS[1:-1], OFFSETS[1:-1])
     entry = attention_of(shared, layers=[0], exclude_special=True, level="word")
-    assert (entry["words"], entry["offsets"]) == (["The", "cats", "sat"], [[0, 3], [4, 8], [9, 12]])
+    assert (entry["words"], entry["offsets"]) == (words[1:-1], places[1:-1])
 
 
 @pytest.mark.parametrize(
@@ -155,9 +152,6 @@ def test_statistics_stand_in_place_of_weights(shared: Served) -> None:
     assert entry["statistics"]["repeated_token"] is None
     for values in entry["statistics"].values():
         assert values is None or [len(layer) for layer in values] == [3, 0]
-
-
-def test_statistics_of_token_ids_and_repeated_tokens(shared: Served) -> None:
     by_text = attention_of(shared, "the cat the", form="stats", layers=[0])["statistics"]
     by_ids = attention_of(shared, [CLS, 4, 5, 4, SEP], form="stats", layers=[0])["statistics"]
     assert by_ids == by_text
@@ -165,32 +159,18 @@ def test_statistics_of_token_ids_and_repeated_tokens(shared: Served) -> None:
     np.testing.assert_allclose(by_text["repeated_token"], [(maps[:, 1, 3] + maps[:, 3, 1]) / 2], rtol=1e-5)
 
 
-def test_a_rollout_counts_every_layer_that_it_computes(serve: Serve) -> None:
-    computed = 4 * sum(NUM_HEADS) * 36
-    served = serve("--max-attention-work-bytes", str(computed - 1))
-    response = served.encode({"inputs": TEXT, "attention": {"layers": [0], "reduce": "rollout"}})
-    assert response.status_code == 413
-    assert response.json()["error"]["message"] == (
-        f"attention: {computed} bytes of weights would be computed, at most {computed - 1} are allowed; a rollout "
-        "needs every layer: send fewer or shorter inputs"
-    )
-    assert not served.backend.batches
-
-
-def read_tensors(content: bytes, directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_tensors(content: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arrays, and the rest of the answer."""
-    (directory / "answer.safetensors").write_bytes(content)
-    with safe_open(directory / "answer.safetensors", framework="np") as file:
-        rest = json.loads(file.metadata()["answer"])
-    return dict(load(content)), rest
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return dict(load(content)), json.loads(header["__metadata__"]["answer"])
 
 
 @pytest.mark.parametrize("encoding_format", ["float", "float16"])
-def test_safetensors_hold_what_json_holds(shared: Served, tmp_path: Path, encoding_format: str) -> None:
+def test_safetensors_hold_what_json_holds(shared: Served, encoding_format: str) -> None:
     body = {"inputs": [TEXT, "dog"], "attention": {"layers": [1, 0], "heads": [1, 0]}}
     response = shared.encode({**body, "encoding_format": encoding_format}, accept=SAFETENSORS)
     assert response.headers["content-type"] == SAFETENSORS
-    tensors, rest = read_tensors(response.content, tmp_path)
+    tensors, rest = read_tensors(response.content)
     plain = shared.encode(body).json()
     assert set(tensors) == {"embeddings", "attention.0", "attention.1"}
     np.testing.assert_array_equal(tensors["embeddings"], np.array(plain.pop("embeddings"), np.float32))
@@ -201,33 +181,39 @@ def test_safetensors_hold_what_json_holds(shared: Served, tmp_path: Path, encodi
     assert rest == plain
 
 
-def test_layers_that_differ_in_heads_are_tensors_of_their_own(shared: Served, tmp_path: Path) -> None:
+def test_layers_that_differ_in_heads_are_tensors_of_their_own(shared: Served) -> None:
     body = {"inputs": TEXT, "attention": {"layers": "all", "top_k": 2}}
-    tensors, _ = read_tensors(shared.encode(body, accept=SAFETENSORS).content, tmp_path)
-    assert {name: array.shape for name, array in tensors.items() if name != "embeddings"} == {
-        **{f"attention.0.{layer}": (heads, 6, 2) for layer, heads in enumerate(NUM_HEADS)},
-        **{f"attention.0.{layer}.indices": (heads, 6, 2) for layer, heads in enumerate(NUM_HEADS)},
-        **{f"attention.0.{layer}.left_out": (heads, 6) for layer, heads in enumerate(NUM_HEADS)},
+    tensors, _ = read_tensors(shared.encode(body, accept=SAFETENSORS).content)
+    del tensors["embeddings"]
+    shapes = {"": (6, 2), ".indices": (6, 2), ".left_out": (6,)}
+    assert {name: array.shape for name, array in tensors.items()} == {
+        f"attention.0.{layer}{name}": (heads, *shape)
+        for layer, heads in enumerate(NUM_HEADS)
+        for name, shape in shapes.items()
     }
     assert tensors["attention.0.0.indices"].dtype == np.int32
 
 
-def test_vectors_of_tokens_and_statistics_in_safetensors(shared: Served, tmp_path: Path) -> None:
+def test_vectors_of_tokens_and_statistics_in_safetensors(shared: Served) -> None:
     body = {"inputs": [TEXT, "dog"], "output": "tokens", "attention": {"layers": [0], "form": "stats"}}
-    tensors, rest = read_tensors(shared.encode(body, accept=SAFETENSORS).content, tmp_path)
+    tensors, rest = read_tensors(shared.encode(body, accept=SAFETENSORS).content)
     plain = shared.encode(body).json()
     assert set(tensors) == {"embeddings.0", "embeddings.1"}
     np.testing.assert_array_equal(tensors["embeddings.1"], np.array(plain["embeddings"][1], np.float32))
     assert rest["attention"] == plain["attention"]
 
 
-def test_only_encode_answers_safetensors(shared: Served) -> None:
-    response = shared.client.post("/tokenize", json={"inputs": TEXT}, headers={"accept": SAFETENSORS})
-    assert (response.status_code, response.json()["error"]["param"]) == (406, "Accept")
-
-
-def test_float16_is_for_safetensors_and_base64_for_json(shared: Served) -> None:
-    for form, headers in (("float16", {}), ("base64", {"accept": SAFETENSORS})):
-        response = shared.encode({"inputs": TEXT, "encoding_format": form}, **headers)
-        assert (response.status_code, response.json()["error"]["param"]) == (422, "encoding_format")
+@pytest.mark.parametrize(
+    ("path", "form", "accept", "status", "param"),
+    [
+        ("/tokenize", {}, SAFETENSORS, 406, "Accept"),
+        ("/encode", {"encoding_format": "float16"}, "application/json", 422, "encoding_format"),
+        ("/encode", {"encoding_format": "base64"}, SAFETENSORS, 422, "encoding_format"),
+    ],
+)
+def test_what_goes_with_neither_form_is_refused(
+    shared: Served, path: str, form: dict[str, str], accept: str, status: int, param: str
+) -> None:
+    response = shared.client.post(path, json={"inputs": TEXT, **form}, headers={"accept": accept})
+    assert (response.status_code, response.json()["error"]["param"]) == (status, param)
     assert not shared.backend.batches

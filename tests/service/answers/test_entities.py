@@ -34,13 +34,12 @@ def make(name: str) -> FastTokenizer:
 @pytest.fixture(scope="module", params=["wordpiece", "unigram", "bpe", "qwen", "gemma"])
 def both(request: pytest.FixtureRequest) -> tuple[Tokenizer, Any]:
     name = request.param
-    config = BertConfig(
-        vocab_size=4, hidden_size=4, num_hidden_layers=0, num_attention_heads=1, id2label=dict(enumerate(LABELS))
-    )
+    sizes = {"vocab_size": 4, "hidden_size": 4, "num_hidden_layers": 0, "num_attention_heads": 1}
+    model = BertForTokenClassification(BertConfig(**sizes, id2label=dict(enumerate(LABELS))))
     theirs: Any = TheirTokenizer
     pipeline: Any = TheirPipeline
-    given = {"tokenizer": theirs(tokenizer_object=make(name), unk_token=UNKNOWN.get(name))}
-    return Tokenizer(make(name), 500, threads=1), pipeline(model=BertForTokenClassification(config), **given)
+    tokenizer = theirs(tokenizer_object=make(name), unk_token=UNKNOWN.get(name))
+    return Tokenizer(make(name), 500, threads=1), pipeline(model=model, tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize("aggregation", ["none", "simple", "first", "average", "max"])
@@ -60,8 +59,7 @@ def test_groups_are_those_of_the_pipeline(
             [{**given, "logits": torch.from_numpy(logits)[None]}],
             **pipeline._sanitize_parameters(aggregation_strategy=aggregation, ignore_labels=["O", "LOC"])[2],
         )
-        exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-        scores = exponentials / exponentials.sum(axis=1, keepdims=True)
+        scores = torch.from_numpy(logits).softmax(dim=1).numpy()
         labelled = LabelledText(item, item.input_ids, scores, LABELS, ours)
         found = labelled.entities(EntityRequest(aggregation=aggregation, ignore_labels=["O", "LOC"]))
         assert [{**entity, "score": 0} for entity in found] == [{**entity, "score": 0} for entity in expected]
@@ -78,7 +76,6 @@ def test_windows_joined_are_the_whole_text(words: int, overlap: int) -> None:
     assert list(item.offsets or ()) == list(whole.offsets or ())
     assert max(len(window.input_ids) for window in item.windows) <= 9
     assert len(item.input_ids) <= 2 * len(whole.input_ids) + 2 * len(item.windows)  # however many are shared
-    tokenizer.close()
 
 
 def test_a_token_comes_from_the_window_that_holds_more_around_it() -> None:
@@ -87,4 +84,3 @@ def test_a_token_comes_from_the_window_that_holds_more_around_it() -> None:
     assert item.window_starts == (0, 4, 8)
     of = stitch(item, [np.full(len(window.input_ids), place) for place, window in enumerate(item.windows)])
     assert of.tolist() == [0] * 6 + [1] * 4 + [2] * 4  # windows hold tokens 0 to 6, 4 to 10 and 8 to 11 of the text's
-    tokenizer.close()

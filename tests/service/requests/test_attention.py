@@ -52,11 +52,10 @@ def draw_attentions(counts: list[int], length: int) -> dict[int, Any]:
 @given(cases())
 def test_maps_equal_the_definition_and_have_the_bytes_announced(case: Any) -> None:
     counts, request, texts = case
-    selection = select_attention(request, counts)
-    inputs = TOKENIZER.encode_now(texts)
+    selection, inputs = select_attention(request, counts), TOKENIZER.encode_now(texts)
     axes = plan_axes(request, inputs, TOKENIZER)
     attentions = [draw_attentions(counts, len(item.input_ids)) for item in inputs]
-    answered = [make_maps(*pair) for pair in zip(attentions, [selection] * len(axes), axes, strict=True)]
+    answered = [make_maps(weights, selection, own) for weights, own in zip(attentions, axes, strict=True)]
     arrays = [array for maps in answered for layers in maps.values() for array in layers]
     assert selection.answer_bytes(axes) == sum(array.nbytes for array in arrays)
     halves = sum(array.size * (2 if array.dtype == np.float32 else 4) for array in arrays)
@@ -65,14 +64,11 @@ def test_maps_equal_the_definition_and_have_the_bytes_announced(case: Any) -> No
     computed = [each[layer] for each in attentions for layer in selection.computed_layers]
     assert selection.work_bytes([len(item.input_ids) for item in inputs]) == sum(array.nbytes for array in computed)
     whole = select_attention(request.model_copy(update={"top_k": None}), counts)
+    options = {**request.model_dump(), "layers": list(whole.layers), "heads": list(whole.heads or ()) or "all"}
     for item, weights, own in zip(inputs, attentions, axes, strict=True):
         assert item.encoding
-        expected = transformed(
-            list(weights.values()),
-            {**whole.options.model_dump(), "layers": list(whole.layers), "heads": list(whole.heads or ()) or "all"},
-            special=list(map(bool, item.encoding.special_tokens_mask)),
-            word_ids=item.encoding.word_ids,
-        )
+        special, word_ids = list(map(bool, item.encoding.special_tokens_mask)), item.encoding.word_ids
+        expected = transformed(list(weights.values()), options, special=special, word_ids=word_ids)
         found = make_maps(weights, whole, own)["weights"]
         assert [maps.shape for maps in found] == [maps.shape for maps in expected]
         for maps, wanted in zip(found, expected, strict=True):
@@ -86,23 +82,14 @@ def test_maps_equal_the_definition_and_have_the_bytes_announced(case: Any) -> No
 def test_bytes_of_statistics(case: Any) -> None:
     counts, request, texts = case
     request = AttentionRequest(layers=request.layers, heads=request.heads, form="stats")
-    selection = select_attention(request, counts)
-    inputs = TOKENIZER.encode_now(texts)
-    axes = plan_axes(request, inputs, TOKENIZER)
-    found = [
-        make_statistics(
-            draw_attentions(counts, len(item.input_ids)),
-            selection,
-            each,
-            input_ids=item.input_ids,
-            tokens=TOKENIZER.tokens(item),
-        )
-        for item, each in zip(inputs, axes, strict=True)
-    ]
-    defined = [array for statistics in found for layers in statistics.values() for array in layers or ()]
-    undefined = sum(layers is None for statistics in found for layers in statistics.values())
-    heads = sum(map(len, selection.heads_by_layer))
-    assert selection.answer_bytes(axes) == sum(array.nbytes for array in defined) + 4 * heads * undefined
+    selection, inputs = select_attention(request, counts), TOKENIZER.encode_now(texts)
+    axes, size = plan_axes(request, inputs, TOKENIZER), 0
+    for item, own in zip(inputs, axes, strict=True):
+        attentions, tokens = draw_attentions(counts, len(item.input_ids)), TOKENIZER.tokens(item)
+        found = make_statistics(attentions, selection, own, input_ids=item.input_ids, tokens=tokens)
+        for layers in found.values():  # null counts as much as numbers would
+            size += 4 * selection.num_heads if layers is None else sum(array.nbytes for array in layers)
+    assert selection.answer_bytes(axes) == size
 
 
 def test_places_of_tokens_are_read_once() -> None:
@@ -118,15 +105,11 @@ def test_places_of_tokens_are_read_once() -> None:
     offsets.assert_called_once()
 
 
-def gates_of(shared: Served, mask: Any) -> Any:
-    response = shared.encode({"inputs": ["the cat", "a dog"], "head_mask": mask})
-    assert response.status_code == 200, response.text
-    return shared.backend.batches[-1].head_gates
-
-
 @pytest.mark.parametrize(  # layers of 2, 3 and 0 heads
     ("mask", "expected"),
     [
+        (None, None),
+        ([], None),
         ([[0, 1, 0]], [1, 0, 1, 1, 1]),
         ([[1, 2, 0.25], [0, 0, 0.5]], [0.5, 1, 1, 1, 0.25]),
         ([[-3, -1, 0], [-2, -3, 0.0]], [1, 0, 0, 1, 1]),
@@ -134,13 +117,11 @@ def gates_of(shared: Served, mask: Any) -> Any:
         ([[layer, head, 0] for layer, count in enumerate(NUM_HEADS) for head in range(count)], [0] * sum(NUM_HEADS)),
     ],
 )
-def test_the_mask_becomes_a_gate_for_every_head(shared: Served, mask: Any, expected: list[float]) -> None:
-    np.testing.assert_array_equal(gates_of(shared, mask), np.array([expected] * 2, np.float32), strict=True)
-
-
-def test_no_mask_is_no_gates(shared: Served) -> None:
-    assert gates_of(shared, None) is None
-    assert gates_of(shared, []) is None
+def test_the_mask_becomes_a_gate_for_every_head(shared: Served, mask: Any, expected: list[float] | None) -> None:
+    response = shared.encode({"inputs": ["the cat", "a dog"], "head_mask": mask})
+    assert response.status_code == 200, response.text
+    gates = None if expected is None else np.array([expected] * 2, np.float32)
+    np.testing.assert_array_equal(shared.backend.batches[-1].head_gates, gates, strict=True)
 
 
 def test_a_gate_that_is_no_number_at_all_is_refused(shared: Served) -> None:
@@ -162,8 +143,7 @@ def test_an_artifact_from_before_says_so_and_serves_the_rest(
     old = write_fake_artifact(tmp_path / "old", inputs=("input_ids", "lengths", "attention_layers"))
     served = serve("--model", str(old), backend=FakeBackend())
     response = served.encode({"inputs": "the cat", **asked})
-    assert response.status_code == 422
-    assert response.json()["error"]["param"] == param
+    assert (response.status_code, response.json()["error"]["param"]) == (422, param)
     assert f"its graph has no {missing}); export the model again" in response.json()["error"]["message"]
     assert served.encode({"inputs": "the cat", "head_mask": [], "attention": {}}).status_code == 200
 

@@ -1,6 +1,5 @@
 """Each limit of a request: what is exactly at it is taken, one more is refused before anything runs."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, NUM_HEADS, S
 LAST_ID = len(VOCABULARY) - 1
 LAST_LAYER, LAST_HEAD = len(NUM_HEADS) - 1, NUM_HEADS[0] - 1
 WHOLE = " ".join(["cat"] * (MAX_LENGTH - 2))
-FIRST = {"layers": [0]}
+FIRST, TOKENS = {"layers": [0]}, {"output": "tokens"}
 Body = dict[str, Any]
-ENCODE: list[
-    tuple[str, Body, Body, int]
-] = [  # flags; what changes in {"inputs": "cat"}, at the limit and beyond; status
+# Flags; what changes in {"inputs": "cat"}, at the limit and beyond; status.
+ENCODE: list[tuple[str, Body, Body, int]] = [
     ("", {"inputs": [0, LAST_ID]}, {"inputs": [0, LAST_ID + 1]}, 422),
     ("", {"inputs": [[LAST_ID], [0]]}, {"inputs": [[LAST_ID], [-1]]}, 422),
     ("", {"inputs": [5] * MAX_LENGTH}, {"inputs": [5] * (MAX_LENGTH + 1)}, 413),
@@ -28,12 +26,7 @@ ENCODE: list[
     ("", {"dimensions": HIDDEN_SIZE}, {"dimensions": HIDDEN_SIZE + 1}, 422),
     ("", {"dimensions": 1}, {"dimensions": 0}, 422),
     (f"--max-embedding-bytes {2 * 4 * HIDDEN_SIZE}", {"inputs": ["cat"] * 2}, {"inputs": ["cat"] * 3}, 413),
-    (
-        f"--max-embedding-bytes {3 * 4 * HIDDEN_SIZE}",
-        {"output": "tokens"},
-        {"inputs": "a cat", "output": "tokens"},
-        413,
-    ),
+    (f"--max-embedding-bytes {3 * 4 * HIDDEN_SIZE}", TOKENS, {"inputs": "a cat"} | TOKENS, 413),
     ("", {"attention": {"layers": [LAST_LAYER, -1 - LAST_LAYER]}}, {"attention": {"layers": [LAST_LAYER + 1]}}, 422),
     ("", {"attention": {"layers": [-1 - LAST_LAYER]}}, {"attention": {"layers": [-2 - LAST_LAYER]}}, 422),
     ("", {"attention": {"layers": [0], "heads": [1]}}, {"attention": {"layers": [0], "heads": [LAST_HEAD + 1]}}, 422),
@@ -42,13 +35,8 @@ ENCODE: list[
 ]
 OTHERS: list[tuple[str, str, Body, Body, int]] = [  # path, and the same of a whole body
     ("/v1/embeddings", "", {"input": [CLS, LAST_ID, SEP]}, {"input": [CLS, LAST_ID + 1, SEP]}, 422),
-    (
-        "/similarity",  # its source counts
-        "--max-texts 3",
-        {"source": "a", "targets": ["a"] * 2},
-        {"source": "a", "targets": ["a"] * 3},
-        413,
-    ),
+    # Its source counts.
+    ("/similarity", "--max-texts 3", {"source": "a", "targets": ["a"] * 2}, {"source": "a", "targets": ["a"] * 3}, 413),
     ("/tokenize", "--max-texts 3", {"inputs": ["cat"] * 3}, {"inputs": ["cat"] * 4}, 413),
     ("/tokenize", "--max-request-tokens 6", {"inputs": ["cat", "dog"]}, {"inputs": ["cat", "a dog"]}, 413),
     ("/explain", "--max-text-characters 7", {"a": "x", "b": "the cat"}, {"a": "x", "b": "the cats"}, 413),
@@ -73,13 +61,28 @@ def test_at_a_limit_and_beyond(
     assert len(served.backend.batches) == runs
 
 
-def test_explaining_computes_as_much_attention_as_is_allowed(serve: Serve) -> None:
-    """Both texts of three tokens: the weights of every head of every layer, 4 bytes each."""
-    body, computed = {"a": "cat", "b": "dog"}, 4 * sum(NUM_HEADS) * 2 * 9
-    refused = serve("--max-attention-work-bytes", str(computed - 1)).client.post("/explain", json=body)
-    assert f"{computed} bytes of attention weights would be computed" in refused.json()["error"]["message"]
-    taken = serve("--max-attention-work-bytes", str(computed)).client.post("/explain", json=body)
-    assert taken.status_code == 200
+@pytest.mark.parametrize(
+    ("path", "body", "texts", "message"),
+    [
+        ("/explain", {"a": "cat", "b": "dog"}, 2, "{} bytes of attention weights would be computed"),
+        (
+            "/encode",
+            CAT | {"attention": {"layers": [0], "reduce": "rollout"}},
+            1,
+            "attention: {} bytes of weights would be computed, at most {} are allowed; a rollout needs every layer: "
+            "send fewer or shorter inputs",
+        ),
+    ],
+)
+def test_every_head_that_is_computed_counts(serve: Serve, path: str, body: Body, texts: int, message: str) -> None:
+    computed = 4 * sum(NUM_HEADS) * texts * 9  # each text has three tokens
+    served = serve("--max-attention-work-bytes", str(computed - 1))
+    refused = served.client.post(path, json=body)
+    assert refused.status_code == 413
+    assert refused.json()["error"]["message"].startswith(message.format(computed, computed - 1))
+    assert not served.backend.batches
+    served = serve("--max-attention-work-bytes", str(computed))
+    assert served.client.post(path, json=body).status_code == 200
 
 
 def test_a_request_that_fills_the_queue_is_taken(serve: Serve) -> None:
@@ -92,13 +95,12 @@ NAMED = {"prompt_name": "query", "prompt": "the cat "}
 
 
 @pytest.fixture
-def prompted(serve: Serve, tmp_path: Path) -> Callable[..., Served]:
-    def start(default: str | None = None) -> Served:
-        defaults = Defaults(pooling="mean", normalize=True, prompts=PROMPTS, default_prompt_name=default)
-        served: Served = serve("--model", str(write_fake_artifact(tmp_path / "prompts", defaults)))
-        return served
-
-    return start
+def prompted(serve: Serve, tmp_path: Path, request: pytest.FixtureRequest) -> Served:
+    """A model with prompts; its default is the fixture's parameter, if any."""
+    default = getattr(request, "param", None)
+    defaults = Defaults(pooling="mean", normalize=True, prompts=PROMPTS, default_prompt_name=default)
+    served: Served = serve("--model", str(write_fake_artifact(tmp_path / "prompts", defaults)))
+    return served
 
 
 def used(answer: dict[str, Any]) -> dict[str, Any]:
@@ -120,50 +122,47 @@ ASKED: dict[str | None, list[tuple[Body, str, Body]]] = {  # by default prompt: 
 }
 
 
-@pytest.mark.parametrize("default", ASKED)
-def test_a_prompt_is_the_text_before_each_text(prompted: Callable[..., Served], default: str | None) -> None:
-    served, texts = prompted(default), ["sat on", "run"]
-    for asked, before, said in ASKED[default]:
-        answer = served.encode({"inputs": texts, **asked}).json()
-        written_out = served.encode({"inputs": [before + text for text in texts], "prompt": ""}).json()
+@pytest.mark.parametrize(("prompted", "cases"), ASKED.items(), indirect=["prompted"])
+def test_a_prompt_is_the_text_before_each_text(prompted: Served, cases: list[tuple[Body, str, Body]]) -> None:
+    texts = ["sat on", "run"]
+    for asked, before, said in cases:
+        answer = prompted.encode({"inputs": texts, **asked}).json()
+        written_out = prompted.encode({"inputs": [before + text for text in texts], "prompt": ""}).json()
         assert answer["embeddings"] == written_out["embeddings"], asked
         assert answer["usage"] == written_out["usage"], asked
-        tokens = served.client.post("/tokenize", json={"inputs": texts, **asked}).json()
+        tokens = prompted.client.post("/tokenize", json={"inputs": texts, **asked}).json()
         assert tokens["usage"] == answer["usage"], asked
         assert used(tokens) == used(answer) == said, asked
 
 
-def test_unknown_name_is_refused_with_those_that_are_known(prompted: Callable[..., Served]) -> None:
-    client = prompted().client
+def test_unknown_name_is_refused_with_those_that_are_known(prompted: Served) -> None:
     for path, field in (("/encode", "inputs"), ("/tokenize", "inputs"), ("/embed", "inputs"), ("/embeddings", "input")):
-        response = client.post(path, json={field: "cat", "prompt_name": "Query"})
+        response = prompted.client.post(path, json={field: "cat", "prompt_name": "Query"})
         error = response.json()["error"]
         message = error if path == "/embed" else error["message"]
         assert (response.status_code, message) == (422, "prompt_name: expected one of passage, plain, query"), path
 
 
-def test_default_prompt_is_not_for_token_ids_and_no_other_is(prompted: Callable[..., Served]) -> None:
-    served = prompted("query")
-    answer = served.encode({"inputs": [2, 5, 3]}).json()
-    assert used(answer) == {}
-    assert answer["usage"] == {"tokens": 3}
-    refused = served.encode({"inputs": [2, 5, 3], "prompt_name": "query"}).json()["error"]
+@pytest.mark.parametrize("prompted", ["query"], indirect=True)
+def test_default_prompt_is_not_for_token_ids_and_no_other_is(prompted: Served) -> None:
+    answer = prompted.encode({"inputs": [2, 5, 3]}).json()
+    assert (used(answer), answer["usage"]) == ({}, {"tokens": 3})
+    refused = prompted.encode({"inputs": [2, 5, 3], "prompt_name": "query"}).json()["error"]
     assert refused["param"] == "prompt_name"
     assert refused["message"].startswith("prompt_name: token ids and pairs are used as given")
 
 
-def test_offsets_count_from_the_start_of_the_prompt(prompted: Callable[..., Served]) -> None:
+def test_offsets_count_from_the_start_of_the_prompt(prompted: Served) -> None:
     body = {"inputs": "sat", "prompt_name": "query", "attention": {"layers": [0], "level": "word"}}
-    (attention,) = prompted().encode(body).json()["attention"]
+    (attention,) = prompted.encode(body).json()["attention"]
     assert attention["words"][1:-1] == ["the", "cat", "sat"]
     assert attention["offsets"][1:-1] == [[0, 3], [4, 7], [8, 11]]
 
 
-def test_prompt_counts_in_what_is_cut(prompted: Callable[..., Served]) -> None:
+def test_prompt_counts_in_what_is_cut(prompted: Served) -> None:
     text = " ".join(["dog"] * 13)
-    served = prompted()
-    assert served.encode({"inputs": text, "truncate": False}).status_code == 200
-    refused = served.encode({"inputs": text, "truncate": False, "prompt_name": "query"})
+    assert prompted.encode({"inputs": text, "truncate": False}).status_code == 200
+    refused = prompted.encode({"inputs": text, "truncate": False, "prompt_name": "query"})
     assert refused.json()["error"]["message"].startswith("inputs[0]: 17 tokens, the model takes 16")
-    (item,) = served.encode({"inputs": text, "prompt_name": "query"}).json()["items"]
+    (item,) = prompted.encode({"inputs": text, "prompt_name": "query"}).json()["items"]
     assert item == {"tokens": 16, "truncated": True, "tokens_cut": 1}

@@ -1,6 +1,5 @@
 """`POST /encode` with attention of the form "decomposition", on a fake decomposer whose parts have a closed form."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,12 +57,12 @@ def test_a_words_part_is_the_sum_of_its_tokens(served: Served) -> None:
     np.testing.assert_allclose(entry["cosines"], cosines, atol=1e-5)
 
 
-def test_token_ids_have_no_offsets_and_other_formats_the_same_figures(served: Served, tmp_path: Path) -> None:
+def test_token_ids_have_no_offsets_and_other_formats_the_same_figures(served: Served) -> None:
     plain = encode(served, IDS).json()["attention"]
     assert plain[0]["offsets"] is None
     assert encode(served, IDS, encoding_format="base64").json()["attention"] == plain
     body = {"inputs": IDS, "attention": {"form": "decomposition"}}
-    tensors, rest = read_tensors(served.encode(body, accept=SAFETENSORS).content, tmp_path)
+    tensors, rest = read_tensors(served.encode(body, accept=SAFETENSORS).content)
     assert set(tensors) == {"embeddings"}
     assert rest["attention"] == plain
 

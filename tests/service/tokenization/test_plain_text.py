@@ -45,11 +45,9 @@ PAIRS = {
 @example("")
 def test_plain_text_has_the_ids_of_the_whole_way(kind: str, text: str) -> None:
     whole, plain = PAIRS[kind]
-    prepared = plain.prepare(text)
-    if prepared is None:
-        return
-    expected = whole.encode(text, add_special_tokens=False).ids
-    assert plain.ids([text], are_short=True) == plain.ids([text], are_short=False) == [expected]
+    if plain.prepare(text) is not None:
+        expected = whole.encode(text, add_special_tokens=False).ids
+        assert plain.ids([text], are_short=True) == plain.ids([text], are_short=False) == [expected]
 
 
 @pytest.mark.parametrize("text", ["A text.", "two\nlines", "don't [x] 3.14 <y>", "#" * 50])
@@ -66,17 +64,10 @@ def test_what_the_normaliser_or_an_added_token_would_touch_is_not(text: str) -> 
 
 
 def test_other_tokenizers_have_no_shorter_way() -> None:
-    lower = FastTokenizer.from_str(wordpiece().to_str())
+    lower, whole_words = (FastTokenizer.from_str(wordpiece().to_str()) for _ in range(2))
     lower.normalizer = Lowercase()
-    whole_words = FastTokenizer.from_str(wordpiece().to_str())
     whole_words.model = WordLevel(wordpiece().get_vocab(), unk_token="[UNK]")  # noqa: S106 - a token of the vocabulary
-    for made in (
-        FastTokenizer.from_str(bpe().to_str()),
-        FastTokenizer.from_str(unigram().to_str()),
-        lower,
-        whole_words,
-    ):
-        assert PlainText.of(made) is None
+    assert [PlainText.of(made) for made in (bpe(), unigram(), lower, whole_words)] == [None] * 4
 
 
 def test_a_word_too_long_for_the_model_is_unknown_although_the_vocabulary_has_it() -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import tracemalloc
-from collections.abc import Sequence
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -18,14 +18,15 @@ from service.tokenization.tokenizer import Tokenizer
 from tests.service.fake_engine import CLS, SEP, make_tokenizer
 
 LONGEST = 12
-WORDS = st.lists(st.sampled_from(["the", "cat", "cats", "sat", "on", "a", "mat", "zebra"]), max_size=20).map(" ".join)
+KNOWN = ["the", "cat", "cats", "sat", "on", "a", "mat", "zebra", "?", "日本", "\x00", "e\u0301", "🤖"]
+WORDS = st.lists(st.sampled_from(KNOWN), max_size=20).map(" ".join)
 BERT = TemplateProcessing(
     single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)]
 )
 ROBERTA = RobertaProcessing(("[SEP]", SEP), ("[CLS]", CLS), trim_offsets=False, add_prefix_space=False)
 
 
-def tokenizer_with(processor: Any) -> FastTokenizer:
+def tokenizer_with(processor: Any) -> Any:
     tokenizer = make_tokenizer()
     tokenizer.post_processor = processor
     return tokenizer
@@ -33,17 +34,14 @@ def tokenizer_with(processor: Any) -> FastTokenizer:
 
 def rows(tokenizer: FastTokenizer, *texts: str, **options: Any) -> Any:
     ours = Tokenizer(FastTokenizer.from_str(tokenizer.to_str()), LONGEST, threads=1)
-    try:
-        encode: Any = ours.encode_pairs([texts], **options) if len(texts) > 1 else ours.encode(texts, **options)
-        return asyncio.run(encode)[0]
-    finally:
-        ours.close()
+    encode: Any = ours.encode_pairs([texts], **options) if len(texts) > 1 else ours.encode(texts, **options)
+    return asyncio.run(encode)[0]
 
 
-def expected(tokenizer: FastTokenizer, *texts: str, strategy: PairTruncation, direction: str) -> Any:
-    library = FastTokenizer.from_str(tokenizer.to_str())
+def expected(tokenizer: FastTokenizer, *texts: str, strategy: PairTruncation, direction: str = "right") -> Any:
+    library: Any = FastTokenizer.from_str(tokenizer.to_str())
     library.enable_truncation(LONGEST, strategy=strategy, direction=direction)
-    return library.encode(texts[0], texts[1] if len(texts) > 1 else None)
+    return library.encode(*texts)
 
 
 @pytest.mark.parametrize("processor", [BERT, ROBERTA], ids=["bert", "roberta"])
@@ -58,7 +56,7 @@ def test_a_row_is_the_library_s(processor: Any, texts: list[str], from_start: bo
     for name in ("tokens", "offsets", "word_ids", "special_tokens_mask"):
         assert getattr(found.encoding, name) == getattr(row, name), name
     assert found.truncated == bool(row.overflowing)
-    assert found.full_length == len(tokenizer.encode(texts[0], texts[1] if len(texts) > 1 else None).ids)
+    assert found.full_length == len(tokenizer.encode(*texts).ids)
     alone = rows(tokenizer, *texts, from_start=from_start, ids_only=True)
     assert (alone.encoding, alone.input_ids.tolist()) == (None, row.ids)
 
@@ -72,7 +70,7 @@ def test_only_the_second_text_is_cut(first: str, second: str) -> None:
             rows(tokenizer, first, second, truncation="only_second")
         return
     found = rows(tokenizer, first, second, truncation="only_second")
-    row = expected(tokenizer, first, second, strategy="only_second", direction="right")
+    row = expected(tokenizer, first, second, strategy="only_second")
     assert found.input_ids.tolist() == row.ids
 
 
@@ -101,12 +99,10 @@ def test_a_long_query_of_many_documents_is_held_once(wording: PairWording | None
     query, count = "the cat " * 20_000, 200
     ours = Tokenizer(make_tokenizer(), LONGEST, threads=1, pair_wording=wording)
     tracemalloc.start()
-    try:
-        found = asyncio.run(ours.encode_pairs([(query, f"mat {place}") for place in range(count)], ids_only=True))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-        ours.close()
+    found = asyncio.run(ours.encode_pairs([(query, f"mat {place}") for place in range(count)], ids_only=True))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    ours.close()
     assert found[7].text == f"{query}\nmat 7"
     assert peak < count * len(query) / 2
 
@@ -128,15 +124,10 @@ def test_of_a_long_text_only_what_is_kept_is_read(kept: slice, read: list[int]) 
 
 
 def test_rows_are_refused_by_their_lengths_before_they_are_made() -> None:
-    def check(lengths: Sequence[int]) -> None:
-        checked.append(lengths)
-        raise TooLarge("enough")
-
-    checked: list[Sequence[int]] = []
+    check = Mock(side_effect=TooLarge("enough"))
     pairs = [["the cat " * 9, "sat"], ["the", "a mat"], ["the cat " * 9, "sat on a mat"]]
     ours = Tokenizer(make_tokenizer(), LONGEST, threads=1)
     with pytest.raises(TooLarge, match="enough"):
         asyncio.run(ours.encode_pairs(pairs, most=(None, 2), check_lengths=check))
     made = asyncio.run(ours.encode_pairs(pairs, most=(None, 2)))
-    ours.close()
-    assert checked == [[len(row.input_ids) for row in made]]
+    check.assert_called_once_with([len(row.input_ids) for row in made])
