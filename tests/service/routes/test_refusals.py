@@ -29,10 +29,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"spans": [[[0, 5]]]}, "spans: drawn returns no vector of a text (its task is classification)"),
         ({"long_texts": "mean"}, "long_texts: drawn returns no vector of a text to average"),
     ],
-    "sparse_encoder /encode": [
-        {"inputs": "a cat"},
-        ({"encoding_format": "binary"}, "encoding_format: binary is for vectors, and drawn gives none (its task is"),
-    ],
     "multi_vector_encoder /encode": [
         {"inputs": "a cat"},
         ({"output": "tokens", "encoding_format": "uint8"}, "encoding_format: the ranges of uint8 are those of"),
@@ -74,7 +70,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"pairs": [["a cat " * 60, "a dog"]], "truncate": False}, "pairs[0]: ", 413),
         ({"pairs": [["cat " * 90, "dog"]], "pair_truncation": "only_second"}, "pairs[0]: the first text has 180", 413),
     ],
-    "sparse_encoder /encode 2": [
+    "sparse_encoder /encode": [
         {},
         ({"pairs": [["a", "b"]]}, "pairs: drawn reads one text at a time"),
         ({"inputs": "a", "outputs": ["sparse"]}, "it has none to choose from (its task is"),
@@ -141,7 +137,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"weights": {"dense": 1}}, "weights: drawn has one output"),
         ({"weights": {"dense": 0}}, "expected a weight above 0"),
     ],
-    "embedder /embed_sparse": [{}, ({"inputs": "a"}, "", 404)],
     "fake /tokenize": [
         {"inputs": "a"},
         ({"inputs": [1, 2]}, ""),
@@ -209,7 +204,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": "a", "long_texts": "mean"}, "long_texts: drawn"),
     ],
     "token_classifier /rerank": [{}, ({"query": "a", "texts": ["b"]}, "labels tokens: it scores no pairs", 404)],
-    "token_classifier /embed": [{}, ({"inputs": "a"}, "this route is for embedding", 404)],
     "classifier /predict": [
         {"inputs": "a"},
         ({"level": "tokens"}, "", 404),
@@ -229,7 +223,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
     "reranker /explain": [{}, ({"a": "a", "b": "b"}, 'by pairs of tokens; ask for through "network"', 404)],
     "reranker /explain 2": [{"a": "a", "through": "network"}, ({"b": "a" * 140_000}, "b: 140000 characters", 413)],
     "reranker /zero-shot": [{}, ({"inputs": "a", "candidate_labels": ["b"]}, "zero-shot labels need", 404)],
-    "token_classifier /zero-shot": [{}, ({"inputs": "a", "candidate_labels": ["b"]}, "zero-shot labels need", 404)],
     "multi_vector_encoder /": [{}, ({"inputs": "the cat"}, "served here for multi-vector", 404)],
     "expanding_encoder /v1/embeddings": [  # it has no vector of a text, whatever the kind
         {"input": "a"},
@@ -316,7 +309,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"input": "cat", "dimensions": 1000}, "dimensions: "),
         ({"input": "cat", "dimenions": 1}, "dimenions: no such field (did you mean dimensions?)"),
     ],
-    "fake /embeddings": [{}, ({"input": "cat", "dimensions": 1000}, "dimensions: ")],
     "fake /embed": [
         {},
         ({"inputs": []}, "inputs: the list is empty"),
