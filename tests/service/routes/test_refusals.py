@@ -32,6 +32,8 @@ REFUSED: Mapping[str, Sequence[Any]] = {
     "multi_vector_encoder /encode": [
         {"inputs": "a cat"},
         ({"output": "tokens", "encoding_format": "uint8"}, "encoding_format: the ranges of uint8 are those of"),
+        ({"inputs": "a", "role": "passage"}, "role: "),
+        ({"inputs": [[1, 2]], "role": "query"}, "role: token ids and pairs are read as they"),
     ],
     "embedder /encode": [
         {"inputs": ["a cat"], "long_texts": "mean"},
@@ -54,6 +56,10 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": "cat " * 100, "spans": [[[400 - 32 * 4, 400]]], "truncate": "start"}, "spans[0][0]: reaches into"),
         ({"inputs": [[2, 5, 3]], "spans": [[[0, 3]]]}, "spans: only texts have spans of characters"),
         ({"spans": [[[0, 3]]], "output": "tokens"}, "output: does not go with spans"),
+        ({"inputs": "a", "role": "query"}, "reads queries and documents alike"),
+        ({"inputs": "a", "outputs": ["dense", "sparse"]}, "outputs: drawn gives no sparse; it has"),
+        ({"inputs": "a", "return_tokens": True}, "return_tokens: the answer has no vectors of tokens"),
+        ({"inputs": "a", "pool_factor": 2}, "pool_factor: it is for the token vectors"),
     ],
     "reranker /encode 2": [
         {},
@@ -89,9 +95,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"attention": {"form": "decomposition", "top_k": 3}}, "attention.top_k: "),
         ({"attention": {"form": "decomposition", "exclude_special": True}}, "attention.exclude_special: "),
         ({"inputs": [2, 5, 3], "attention": {"form": "decomposition", "level": "word"}}, "attention.level: "),
-    ],
-    "fake /encode 4": [
-        {"inputs": "the cats sat"},
         ({"attention": {"form": "norms", "reduce": "rollout"}}, "attention.reduce: "),
         ({"attention": {"form": "norms", "exclude_special": True, "renormalise": True}}, "attention.renormalise: "),
         ({"inputs": 7}, "inputs: expected a text, a list of texts, a list of token ids or a list of lists of token"),
@@ -109,6 +112,18 @@ REFUSED: Mapping[str, Sequence[Any]] = {
             {"attention": {"exclude_special": True, "renormalize": True}},
             "attention.renormalize: no such field (did you",
         ),
+        ({"head_mask": "0.1"}, "head_mask: Input should be a valid array"),
+        ({"head_mask": [[0, 0, 0], [0, 1]]}, "head_mask.1.2: Field required"),
+        ({"head_mask": [[True, 0, 0]]}, "head_mask.0.0: Input should be a valid integer"),
+        ({"head_mask": [[0, 0, 1.5]]}, "head_mask.0.2: Input should be less than or equal to 1"),
+        ({"head_mask": [[0, 0, -0.5]]}, "head_mask.0.2: Input should be greater than or equal to 0"),
+        ({"head_mask": [[0, 0, True]]}, "head_mask.0.2: Input should be a valid number"),
+        ({"head_mask": [[3, 0, 0]]}, "head_mask[0]: the model has 3 layers, valid indices are -3 to 2"),
+        ({"head_mask": [[-4, 0, 0]]}, "head_mask[0]: the model has 3 layers"),
+        ({"head_mask": [[0, 2, 0]]}, "head_mask[0]: layer 0 has 2 heads, valid indices are -2 to 1"),
+        ({"head_mask": [[1, -4, 0]]}, "head_mask[0]: layer 1 has 3 heads, valid indices are -3 to 2"),
+        ({"head_mask": [[-1, 0, 0]]}, "head_mask[0]: layer 2 has no heads"),
+        ({"head_mask": [[0, 1, 0], [-3, -1, 0.5]]}, "head_mask[1]: layer 0, head 1 is named twice"),
     ],
     "fake /encode 2": [
         {"inputs": "cat", "attention": {"form": "decomposition"}},
@@ -159,11 +174,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"queries": ["a", "b"], "documents": ["a", "b", "c"]}, "documents: 2 queries and 3 documents"),
         ({"queries": "a"}, "expected queries and documents"),
     ],
-    "multi_vector_encoder /encode 2": [
-        {},
-        ({"inputs": "a", "role": "passage"}, "role: "),
-        ({"inputs": [[1, 2]], "role": "query"}, "role: token ids and pairs are read as they"),
-    ],
     "expanding_encoder /encode": [
         {},
         ({"inputs": "a", "role": "query", "attention": {}}, "attention: does not go with queries that end in tokens"),
@@ -172,13 +182,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": "a", "pool_factor": 0.5}, "pool_factor: "),
         ({"inputs": "a", "pool_factor": 2, "role": "query"}, "pool_factor: it is for documents"),
         ({"inputs": "a", "pool_factor": 2, "normalize": False}, "pool_factor: it is for vectors"),
-    ],
-    "embedder /encode 3": [
-        {},
-        ({"inputs": "a", "role": "query"}, "reads queries and documents alike"),
-        ({"inputs": "a", "outputs": ["dense", "sparse"]}, "outputs: drawn gives no sparse; it has"),
-        ({"inputs": "a", "return_tokens": True}, "return_tokens: the answer has no vectors of tokens"),
-        ({"inputs": "a", "pool_factor": 2}, "pool_factor: it is for the token vectors"),
     ],
     "token_classifier /explain": [
         {"a": "the cats sat on the mats.", "at": 0, "through": "network"},
@@ -324,21 +327,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"query": "", "texts": ["a"]}, "query: String should have at least 1 character"),
         ({}, "inputs: Field required"),
         ([1], "Input should be a valid dictionary"),
-    ],
-    "fake /encode 3": [
-        {"inputs": "the cat"},
-        ({"head_mask": "0.1"}, "head_mask: Input should be a valid array"),
-        ({"head_mask": [[0, 0, 0], [0, 1]]}, "head_mask.1.2: Field required"),
-        ({"head_mask": [[True, 0, 0]]}, "head_mask.0.0: Input should be a valid integer"),
-        ({"head_mask": [[0, 0, 1.5]]}, "head_mask.0.2: Input should be less than or equal to 1"),
-        ({"head_mask": [[0, 0, -0.5]]}, "head_mask.0.2: Input should be greater than or equal to 0"),
-        ({"head_mask": [[0, 0, True]]}, "head_mask.0.2: Input should be a valid number"),
-        ({"head_mask": [[3, 0, 0]]}, "head_mask[0]: the model has 3 layers, valid indices are -3 to 2"),
-        ({"head_mask": [[-4, 0, 0]]}, "head_mask[0]: the model has 3 layers"),
-        ({"head_mask": [[0, 2, 0]]}, "head_mask[0]: layer 0 has 2 heads, valid indices are -2 to 1"),
-        ({"head_mask": [[1, -4, 0]]}, "head_mask[0]: layer 1 has 3 heads, valid indices are -3 to 2"),
-        ({"head_mask": [[-1, 0, 0]]}, "head_mask[0]: layer 2 has no heads"),
-        ({"head_mask": [[0, 1, 0], [-3, -1, 0.5]]}, "head_mask[1]: layer 0, head 1 is named twice"),
     ],
 }
 CASES = [(*key.split()[:2], body, row) for key, (body, *rows) in REFUSED.items() for row in rows]
