@@ -18,11 +18,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from export.checkpoint import Checkpoint
+from export.exporter import export_artifact
 from model.artifact import GRAPH, Artifact, ArtifactError, describe_files, write_manifest
 from service.inference import onnx_backend
 from service.inference.backend import Batch, BatchOutput
 from service.inference.onnx_backend import OnnxBackend, ProviderUnavailable, load_session
-from tests.task_artifacts import LONGEST, SIZES, TaskArtifact
+from tests import loop_reference
+from tests.task_artifacts import LONGEST, SIZES, TaskArtifact, quick_export
 
 ROOT = Path(__file__).parents[3]
 TOLERANCE = 1e-5
@@ -106,6 +109,21 @@ def test_computes_what_the_original_does(
 ) -> None:
     batch = make_batch(lengths, layers=layers, wants_tokens=wants_tokens, seed=seed)
     assert_matches_original(embedder, batch, backend.run(batch))
+
+
+def test_layers_may_differ_in_heads_and_have_none(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    with quick_export():
+        export_artifact(tiny_checkpoint, tmp_path / "artifact", explains=False)
+    encoder, ids = tiny_checkpoint.encoder, np.arange(7)
+    batch = Batch(ids[np.newaxis], np.array([len(ids)]), tuple(range(encoder.config.num_layers)), wants_tokens=True)
+    output = padding_to(1, Artifact.open(tmp_path / "artifact")).run(batch)
+    expected = loop_reference.run(encoder.config, encoder.state_dict(), torch.from_numpy(ids))
+    assert output.last_hidden_state is not None
+    np.testing.assert_allclose(output.last_hidden_state[0], expected.hidden, atol=TOLERANCE, rtol=0)
+    for layer, heads in enumerate(encoder.config.num_heads):
+        assert output.attentions[layer].shape[1] == heads
+        if heads:
+            np.testing.assert_allclose(output.attentions[layer][0], expected.weights[layer], atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("length", [1, 4, 7, 30])
