@@ -33,8 +33,7 @@ class Batcher:
         executor: the worker threads, and how fast they work.
 
     Args:
-        backend: runs batches; closed with the batcher.
-        workers: threads that run batches.
+        backend: closed with the batcher.
         max_batch_tokens: padded tokens of a batch; a longer text runs alone.
         max_queue_tokens: the attribute.
         max_queue_delay: seconds a request may have to wait, beside 16 times its own run; one that would is refused.

@@ -53,8 +53,7 @@ class DecompositionQueue:
     """Explains texts with a decomposer that is loaded when first asked for.
 
     Args:
-        load: loads it; called on a thread.
-        threads: that run it.
+        load: called on a thread.
         max_delay: seconds a request may have to wait, beside 16 times its own runs.
         on_run: told after every run how many seconds of processor time it took.
 

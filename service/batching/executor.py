@@ -30,42 +30,29 @@ _CANCEL_SECONDS = 1.0  # for a run to end early; ONNX Runtime looks up before ev
 
 
 class Worker:
-    """One worker thread. All but `thread` is guarded by the executor's lock.
-
-    Attributes:
-        thread: the thread.
-        busy_since: when its current run began (`time.monotonic`), or None between runs.
-        free_since: when it was woken, or done with the run before: what its next texts cost the queue begins there.
-        running: the texts it runs.
-        jobs: what is run for them. Kept here: a request may be over before its run is, and forgets its jobs then.
-        retries: texts of a batch that failed, which it runs again one by one.
-        cancellation: ends the current run early.
-    """
+    """One worker thread. All but `thread` is guarded by the executor's lock; times are of `time.monotonic`."""
 
     __slots__ = ("busy_since", "cancellation", "free_since", "jobs", "retries", "running", "thread")
 
     def __init__(self, name: str, main: Callable[["Worker"], None]) -> None:
         self.thread = threading.Thread(target=main, args=(self,), name=name, daemon=True)
-        self.busy_since: float | None = None
-        self.free_since = time.monotonic()
+        self.busy_since: float | None = None  # None between runs
+        self.free_since = time.monotonic()  # woken, or done with a run: what its next texts cost begins here
         self.running: list[QueuedText[PendingRequest]] = []
-        self.jobs: list[Job] = []
-        self.retries: deque[QueuedText[PendingRequest]] = deque()
-        self.cancellation = Cancellation()
+        self.jobs: list[Job] = []  # of `running`: a request may be over before its run is, and forgets its jobs then
+        self.retries: deque[QueuedText[PendingRequest]] = deque()  # of a batch that failed, to be run one by one
+        self.cancellation = Cancellation()  # of the current run
 
 
 class BatchExecutor:
     """Runs batches from a queue on worker threads, and settles requests where runs fail.
 
     Attributes:
-        size: worker threads.
-        rate: how fast they work.
         cores: shared with other models of the process, if there are any; entered around each run.
-        workers: the threads.
 
     Args:
-        backend: runs batches; closed with the executor.
-        queue: where the texts come from, guarded by `lock`.
+        backend: closed with the executor.
+        queue: guarded by `lock`.
         on_batch, max_run_seconds: as of `Batcher`.
     """
 
@@ -246,10 +233,6 @@ class CoreShares:
     The kernel alone would share them by thread: a flooded model has a thread running on every core, and a request for
     another one would run at half the speed. So a model runs on the cores that the others leave, and never on fewer than
     its fair share; a core that another model has used within a moment is left to it.
-
-    Args:
-        cores: how many there are.
-        clock: seconds.
     """
 
     def __init__(self, cores: int, clock: Callable[[], float] = time.monotonic) -> None:

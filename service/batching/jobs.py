@@ -139,25 +139,17 @@ def _of_text(arrays: Float32Array, row: int, *sizes: int) -> Float32Array:
 
 
 class PendingRequest(QueuedRequest):
-    """A request in the batcher.
-
-    Attributes:
-        jobs: its texts, until it is over.
-        deadline: `time.monotonic()` value after which nothing more is run for it, or None.
-        loop: the event loop that waits for it.
-        future: done when its outcome is known: its results, or the failure of the first text that failed.
-        is_settled: whether its outcome is known, or no client waits for it any more; nothing is run for it then.
-    """
+    """A request in the batcher, until its results or the failure of the first text that failed are known."""
 
     __slots__ = ("_error", "_results", "deadline", "future", "is_settled", "jobs", "loop")
 
     def __init__(self, jobs: Sequence[Job], deadline: float | None, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self.jobs = jobs
-        self.deadline = deadline
+        self.deadline = deadline  # of `time.monotonic`; nothing is run for it after that
         self.loop = loop
         self.future: asyncio.Future[None] = loop.create_future()
-        self.is_settled = False
+        self.is_settled = False  # its outcome is known, or no client waits for it: nothing more is run for it then
         self._error: Exception | None = None
         self._results: dict[int, JobResult] = {}
 

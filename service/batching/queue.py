@@ -44,37 +44,22 @@ class BatchLimits:
 
 
 class QueuedRequest:
-    """A request as the queue sees it. The batcher's own class derives from it.
-
-    Attributes:
-        tag: virtual time up to which it was served.
-        order: its place in the order of arrival.
-        tokens: of its texts in the queue.
-        arrived: when it came, in seconds of the caller's clock.
-    """
+    """A request as the queue sees it. The batcher's own class derives from it."""
 
     __slots__ = ("arrived", "order", "tag", "tokens")
 
     def __init__(self) -> None:
-        self.tag = 0.0
-        self.order = 0
-        self.tokens = 0
-        self.arrived = 0.0
+        self.tag = 0.0  # virtual time up to which it was served
+        self.order = 0  # of arrival
+        self.tokens = 0  # of its texts in the queue
+        self.arrived = 0.0  # seconds of the caller's clock
 
 
 R = TypeVar("R", bound=QueuedRequest)
 
 
 class QueuedText(Generic[R]):
-    """One text of a request.
-
-    Attributes:
-        request: the request it belongs to.
-        index: its place in the request.
-        length: tokens, at least 1.
-        layers: attention layers it wants; only texts that want the same run together.
-        tag: virtual time at which it would start if the texts of its request ran in order.
-    """
+    """One text of a request: its place there, its tokens (at least 1), and the attention layers it wants."""
 
     __slots__ = ("index", "layers", "length", "request", "tag")
 
@@ -82,8 +67,8 @@ class QueuedText(Generic[R]):
         self.request = request
         self.index = index
         self.length = length
-        self.layers = layers
-        self.tag = 0.0
+        self.layers = layers  # only texts that want the same run together
+        self.tag = 0.0  # virtual time at which it would start if the texts of its request ran in order
 
 
 Line = list[tuple[float, int, QueuedText[R]]]
@@ -118,13 +103,7 @@ class RequestSizes:
 
 
 class JobQueue(Generic[R]):
-    """Texts of many requests, and the rule by which they leave. Every operation finds a text's place by bisection.
-
-    Attributes:
-        limits: what may run together.
-        texts: texts in the queue.
-        tokens: their tokens.
-    """
+    """Texts of many requests, and the rule by which they leave. Every operation finds a text's place by bisection."""
 
     def __init__(self, limits: BatchLimits) -> None:
         self.limits = limits

@@ -57,8 +57,6 @@ class WorkQueue:
     """Requests that wait for threads.
 
     Args:
-        name: of the threads.
-        threads: how many.
         max_delay: seconds that a request may have to wait, beside 16 times its own work; one that would is refused.
         nice: how far the threads give way to others.
         before_part: called on the thread before each part; what it takes counts as no part's.

@@ -53,7 +53,6 @@ PROVIDERS: Mapping[str, tuple[tuple[str, dict[str, str]], ...]] = MappingProxyTy
     {"cpu": ((CPU, {}),), "cuda": ((CUDA, {"use_tf32": "0"}), (CPU, {}))}
 )
 
-_FUSED_OP = "Attention"
 _SEVERITY_FATAL = 4  # errors are raised as exceptions too; ONNX Runtime's log lines would not be JSON
 
 # The memory arena is shrunk after runs that need much more than others. Otherwise it keeps its largest size forever.
@@ -88,7 +87,7 @@ class OnnxBackend:
         self._feeds = plan_feeds(artifact)
         self._session = load_session(artifact, GRAPH, intra_op_threads=intra_op_threads, provider=provider)
         if provider == "cuda":
-            _check_cuda_runs(self._session)
+            self._check_cuda_runs()
 
     def run(self, batch: Batch) -> BatchOutput:
         """Computes one batch, on the calling thread (and the session's others, if it has any).
@@ -139,7 +138,21 @@ class OnnxBackend:
 
     def operators(self) -> dict[str, list[str]]:
         """The operators of the nodes that each provider runs."""
-        return _operators(self._session)
+        found: dict[str, list[str]] = {}
+        for graph in self._session.get_provider_graph_assignment_info():
+            found.setdefault(graph.ep_name, []).extend(node.op_type for node in graph.get_nodes())
+        return found
+
+    def _check_cuda_runs(self) -> None:
+        """Refuses a session in which CUDA does not run the attention: most of the network would run on the CPU then."""
+        used, run_by = self._session.get_providers(), self.operators()
+        elsewhere = sorted(provider for provider, run in run_by.items() if "Attention" in run and provider != CUDA)
+        if CUDA not in used or elsewhere:
+            where = ", ".join(elsewhere or used)
+            raise ProviderUnavailable(
+                f"CUDA was asked for and {where} would run the graph: check the driver and the CUDA and cuDNN "
+                "libraries (nvidia-smi; the gpu extra installs the libraries), or use --provider cpu"
+            )
 
     def close(self) -> None:
         """Frees the session; runs that are under way keep it until they end."""
@@ -222,22 +235,3 @@ def _run_options(cancellation: Cancellation, *, shrinks: bool) -> onnxruntime.Ru
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     cancellation.on_cancel(lambda: setattr(options, "terminate", True))  # looked at before every node
     return options
-
-
-def _operators(session: onnxruntime.InferenceSession) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for graph in session.get_provider_graph_assignment_info():
-        found.setdefault(graph.ep_name, []).extend(node.op_type for node in graph.get_nodes())
-    return found
-
-
-def _check_cuda_runs(session: onnxruntime.InferenceSession) -> None:
-    """Refuses a session in which CUDA does not run the attention: most of the network would run on the CPU then."""
-    used, run_by = session.get_providers(), _operators(session)
-    elsewhere = sorted(provider for provider, run in run_by.items() if _FUSED_OP in run and provider != CUDA)
-    if CUDA not in used or elsewhere:
-        where = ", ".join(elsewhere or used)
-        raise ProviderUnavailable(
-            f"CUDA was asked for and {where} would run the graph: check the driver and the CUDA and cuDNN libraries "
-            "(nvidia-smi; the gpu extra installs the libraries), or use --provider cpu"
-        )

@@ -23,6 +23,12 @@ TRUNCATED = "X-Truncated-Inputs"
 """How many inputs were longer than the model takes and had their end cut off; only where some were."""
 
 
+def model_in_path(description: str) -> dict[str, Any]:
+    """The OpenAPI entry of a path's `{model}`."""
+    schema = {"type": "string", "minLength": 1}
+    return {"name": "model", "in": "path", "required": True, "description": description, "schema": schema}
+
+
 def embeddings_document(model: Any, example: Any) -> dict[str, Any]:
     """The OpenAPI entry of an adapter's good answer."""
     schema = {"type": "integer", "minimum": 1}
@@ -53,6 +59,12 @@ async def json_response(
         pieces, coding = await compress(pieces, context_of(request.scope).headers.get(b"accept-encoding"))
         headers |= coding
     return respond(pieces, JSON, headers)
+
+
+def list_answer(encoded: EncodeResult, data: Sequence[Any], kind: str = "list") -> dict[str, Any]:
+    """An entry an input, as OpenAI, Jina and Infinity answer them; arrays still arrays."""
+    usage = usage_of(encoded.answer["usage"]["tokens"])
+    return {"object": kind, "data": data, "model": encoded.answer["model"], "usage": usage}
 
 
 def usage_of(tokens: int) -> dict[str, int]:

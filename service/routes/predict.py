@@ -33,7 +33,7 @@ from service.requests.schemas import (
     refuse_beside,
 )
 from service.requests.zero_shot import ZeroShotAnswer, ZeroShotPlan, ZeroShotRequest, label_bytes
-from service.routes.adapter import embeddings_document, json_response, require_task, run_for, usage_of
+from service.routes.adapter import embeddings_document, json_response, list_answer, require_task, run_for
 from service.services import services_of
 from service.tokenization.inputs import InputNames
 from service.wire import OURS, TEI, AnswerModel, RequestModel
@@ -157,9 +157,7 @@ async def answer_classify(request: Request, body: ClassifyRequest) -> Response:
     inputs = [body.input] if isinstance(body.input, str) else body.input
     wanted = EncodeRequest(inputs=inputs, raw_scores=body.raw_scores)
     encoded, predictions = await _classify(request, wanted, len(inputs), InputNames(listed="input"))
-    usage = usage_of(encoded.answer["usage"]["tokens"])
-    answer = {"object": "classify", "data": predictions, "model": encoded.answer["model"], "usage": usage}
-    return await json_response(request, answer, encoded)
+    return await json_response(request, list_answer(encoded, predictions, "classify"), encoded)
 
 
 async def _classify(

@@ -1,13 +1,12 @@
 """Cohere's client, version 2 of its API."""
 
-import asyncio
 import base64
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from cohere import AsyncClientV2, ClientV2, V2RerankResponseResultsItem
+from cohere import ClientV2, V2RerankResponseResultsItem
 from cohere.errors import UnprocessableEntityError
 
 from tests.clients.conftest import Ranking
@@ -29,14 +28,6 @@ def test_rerank(client: ClientV2, ranking: Ranking) -> None:
     assert answer.id
     best = client.rerank(model="any", query=ranking.query, documents=ranking.documents, top_n=2, max_tokens_per_doc=100)
     ranking.check(pairs(best.results), top_n=2)
-
-
-def test_async_rerank(url: str, ranking: Ranking) -> None:
-    async def rerank() -> Any:
-        async with AsyncClientV2(api_key="none", base_url=url) as client:
-            return await client.rerank(model="any", query=ranking.query, documents=ranking.documents)
-
-    ranking.check(pairs(asyncio.run(rerank()).results))
 
 
 def test_embed(client: ClientV2, same: Any, texts: list[str]) -> None:

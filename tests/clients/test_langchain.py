@@ -1,12 +1,11 @@
 """LangChain's embeddings over OpenAI's API and, through huggingface_hub, TEI's; its reranker over Cohere's."""
 
-import asyncio
 from typing import Any
 
 import openai
 import pytest
 import tiktoken
-from huggingface_hub import AsyncInferenceClient, InferenceClient
+from huggingface_hub import InferenceClient
 from langchain_cohere import CohereRerank
 from langchain_core.documents import Document
 from langchain_huggingface import HuggingFaceEndpointEmbeddings
@@ -24,15 +23,6 @@ def test_openai_texts(url: str, same: Any, texts: list[str]) -> None:
     embeddings = over_openai(url, check_embedding_ctx_length=False)
     same(embeddings.embed_documents(texts))
     same([embeddings.embed_query(text) for text in texts])
-
-
-def test_openai_async(url: str, same: Any, texts: list[str]) -> None:
-    async def embed() -> Any:
-        async with openai.DefaultAsyncHttpxClient() as client:  # its own it would not close
-            embeddings = over_openai(url, check_embedding_ctx_length=False, http_async_client=client)
-            return await embeddings.aembed_documents(texts)
-
-    same(asyncio.run(embed()))
 
 
 def test_openai_as_many_texts_as_it_sends_at_once(url: str, encode: Any) -> None:
@@ -58,12 +48,6 @@ def test_huggingface(url: str, same: Any, texts: list[str]) -> None:
     embeddings.client = InferenceClient(model=url)
     same(embeddings.embed_documents(texts))
     same([embeddings.embed_query(text) for text in texts])
-
-    async def embed() -> Any:
-        async with AsyncInferenceClient(model=url) as embeddings.async_client:
-            return await embeddings.aembed_documents(texts)
-
-    same(asyncio.run(embed()))
 
 
 def test_cohere_s_reranker(url: str, ranking: Ranking) -> None:

@@ -1,6 +1,5 @@
 """LlamaIndex's client of text-embeddings-inference, and its rerankers over the APIs of TEI, Jina and Cohere."""
 
-import asyncio
 from typing import Any
 
 from llama_index.core.schema import NodeWithScore, TextNode
@@ -16,7 +15,6 @@ def test_texts_and_queries(url: str, same: Any, texts: list[str]) -> None:
     embeddings = TextEmbeddingsInference(base_url=url, model_name="any", timeout=60)
     same(embeddings.get_text_embedding_batch(texts))
     same([embeddings.get_query_embedding(text) for text in texts])
-    same(asyncio.run(embeddings.aget_text_embedding_batch(texts)))
 
 
 def test_rerankers_of_tei_jina_and_cohere(url: str, ranking: Ranking) -> None:

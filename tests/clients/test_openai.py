@@ -1,6 +1,5 @@
 """OpenAI's own client, of which only the base URL is changed."""
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,14 +30,6 @@ def test_texts_come_back_in_base64_as_the_client_asks_by_default(
 def test_floats_users_and_one_text(client: openai.OpenAI, same: Any, texts: list[str]) -> None:
     answers = [client.embeddings.create(model="any", input=text, encoding_format="float", user="you") for text in texts]
     same([answer.data[0].embedding for answer in answers])
-
-
-def test_async(url: str, same: Any, texts: list[str]) -> None:
-    async def embed() -> openai.types.CreateEmbeddingResponse:
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
-            return await client.embeddings.create(model="any", input=texts)
-
-    same([entry.embedding for entry in asyncio.run(embed()).data])
 
 
 def test_token_ids_of_this_model(client: openai.OpenAI, url: str, same: Any, texts: list[str]) -> None:

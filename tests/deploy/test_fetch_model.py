@@ -20,7 +20,7 @@ from hatch_build import moved
 from model.artifact import MANIFEST, hash_file, read_manifest
 from service.settings import Settings
 from tests.deploy.tools import DEPLOY, ROOT, most_memory, serving
-from tests.service.tiny_graph import write_tiny_artifact
+from tests.service.fake_engine import write_fake_artifact
 
 DEFAULT_MODEL_BYTES = 91e6  # of all-MiniLM-L6-v2 in fp32
 
@@ -38,9 +38,8 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """A directory with an artifact in it."""
-    directory = tmp_path / "store" / "tiny"
-    directory.mkdir(parents=True)
-    write_tiny_artifact(directory)
+    directory = tmp_path / "store" / "fake"
+    write_fake_artifact(directory)
     return directory
 
 
@@ -53,7 +52,7 @@ def asked() -> list[str]:
 def url(store: Path, asked: list[str]) -> Iterator[str]:
     handler = functools.partial(type("Asked", (Handler,), {"asked": asked}), directory=str(store.parent))
     with serving(handler) as port:
-        yield f"http://127.0.0.1:{port}/tiny/"
+        yield f"http://127.0.0.1:{port}/fake/"
 
 
 @pytest.fixture
@@ -67,16 +66,17 @@ def names(directory: Path) -> set[str]:
 
 
 def test_fetches_the_whole_artifact(url: str, store: Path, volume: Path) -> None:
-    assert fetch(url, hash_file(store / MANIFEST), volume).manifest.model == "tests/tiny"
+    assert fetch(url, hash_file(store / MANIFEST), volume).manifest.model == "tests/fake"
     copied, stored = ({name: hash_file(at / name) for name in names(at)} for at in (volume, store))
     assert copied == stored
 
 
 def test_goes_on_where_it_was_ended(url: str, store: Path, volume: Path, asked: list[str]) -> None:
-    shutil.copy(store / "model.onnx", volume)
+    for graph in ("explain.onnx", "model.onnx"):
+        shutil.copy(store / graph, volume)
     (volume / ".tokenizer.json.partial").write_bytes(b"half of")
     fetch(url, hash_file(store / MANIFEST), volume)
-    assert asked == ["/tiny/manifest.json", "/tiny/tokenizer.json"]
+    assert asked == ["/fake/manifest.json", "/fake/tokenizer.json"]
     assert names(volume) == names(store)
 
 
@@ -86,7 +86,7 @@ def test_a_model_too_large_for_the_memory_is_refused_before_it_is_fetched(
     size = sum(entry.size for entry in read_manifest(store).files.values())
     with pytest.raises(FetchError, match=r"may have 512 MiB of memory: set requests.memory and .* to 769Mi"):
         fetch(url, hash_file(store / MANIFEST), volume, memory_limit=512 * 2**20)
-    assert asked == ["/tiny/manifest.json"]
+    assert asked == ["/fake/manifest.json"]
     fetch(url, hash_file(store / MANIFEST), volume, memory_limit=BESIDE_MODEL + size)
 
 
@@ -205,7 +205,7 @@ def test_runs_as_the_init_container_runs_it(url: str, store: Path, volume: Path,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1] == "tests/tiny, fp32: verified"
+    assert done.stderr.splitlines()[-1] == "tests/fake, fp32: verified"
 
 
 def test_sigterm_ends_a_fetch_that_hangs(volume: Path) -> None:

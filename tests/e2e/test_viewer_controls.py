@@ -46,15 +46,20 @@ def reload_with(viewer: ViewerPage, change: Callable[[dict[str, Any]], object]) 
     expect(viewer.page.locator("#model")).not_to_be_empty()
 
 
-def test_the_foot_of_the_page_says_what_the_service_has(open_viewer: OpenViewer) -> None:
-    """With what its export was compared, and a link to the head report if there is one."""
+def test_the_page_says_what_the_service_has(open_viewer: OpenViewer) -> None:
+    """A causal network, with what its export was compared, and a link to the head report if there is one."""
     viewer = open_viewer()
     said, links = viewer.page.locator("#compared"), viewer.page.locator("footer a:visible")
     expect(said).to_have_text("This export was compared with nothing but itself: it was not asked for.")
     expect(links).to_have_text(["API", "OpenAPI", "Info", "Metrics", "Health", "Ready"])
     figures = {"transformers": "5.23.0", "sentence-transformers": "6.2.0", "texts": 9, "tolerance": 2e-4}
     parity = {"original": {"compared": True, **figures, "hidden_states": 0.0, "pooled": 1.7e-7}}
-    reload_with(viewer, lambda manifest: manifest.update(parity=parity, files={"heads.json": {}}))
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest.update(parity=parity, files={"heads.json": {}}, config={**manifest["config"], "causal": True})
+
+    reload_with(viewer, change)
+    expect(viewer.page.locator("#model")).to_contain_text("causal: a token sees itself and those before it")
     libraries = "transformers 5.23.0 and sentence-transformers 6.2.0"
     expect(said).to_have_text(f"This export was compared with {libraries} on 9 texts: it differs by 1.7e-7 at most.")
     expect(links).to_have_text(["API", "OpenAPI", "Info", "Head report", "Metrics", "Health", "Ready"])

@@ -118,15 +118,6 @@ def test_a_key_is_asked_for_and_kept_in_memory_only(browser: BrowserContext, lon
         assert server.stop() == 0
 
 
-def test_a_key_is_asked_for_by_whatever_was_refused_without_one(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer()
-    viewer.page.route("**/rerank", lambda route: route.fulfill(**refusal(401, "no key")))
-    viewer.page.locator("#why summary").click()
-    viewer.page.locator("#why-rank").click()
-    expect(viewer.page.locator("#why-status")).to_contain_text("needs an API key")
-    expect(viewer.page.get_by_label("API key")).to_be_visible()
-
-
 def test_a_gateway_that_answers_in_json_of_its_own_is_heard(open_viewer: OpenViewer) -> None:
     viewer = open_viewer()
     body = """

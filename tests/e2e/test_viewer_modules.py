@@ -230,14 +230,3 @@ def test_routes_can_be_tried_where_they_are(browser: BrowserContext, tmp_path: P
         expect(page.locator("#elsewhere")).to_be_visible(visible=bool(flags))
         page.close()
         assert server.stop() == 0
-
-
-def test_beside_an_admin_port_the_page_asks_for_nothing_that_is_there(browser: BrowserContext, tmp_path: Path) -> None:
-    with fake_server(write_fake_artifact(tmp_path), "--admin-port", "0").wait_until_ready() as server:
-        viewer = ViewerPage(browser, server)
-        expect(viewer.page.locator("footer a:visible")).to_have_text(["Info", "Health", "Ready"])
-        viewer.page.wait_for_load_state("networkidle")
-        assert not viewer.complaints
-        assert not viewer.refused
-        viewer.close()
-        assert server.stop() == 0

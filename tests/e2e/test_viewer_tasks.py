@@ -1,7 +1,6 @@
 """The viewer on other models than the default one: other tasks, prompts, lengths, no heads, a causal network."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ from export.checkpoint import read_checkpoint
 from export.exporter import export_artifact
 from export.sources import Folder
 from tests.e2e.conftest import OpenViewer, serve, with_manifest
-from tests.e2e.test_viewer import point_at, weights_of
 from tests.e2e.viewer_page import ViewerPage
 from tests.service.process import ServerProcess
 from tests.service.routes.test_tables import write_table
@@ -364,37 +362,3 @@ def test_another_task_shows_each_text_and_says_that_it_compares_none(open_viewer
     assert viewer.refused == []
     viewer.page.get_by_role("radio", name="One text").check(force=True)
     expect(viewer.page.locator("#notices .notice")).to_have_count(0)
-
-
-@on("yes_no_reranker")
-def test_heads_of_a_causal_network_stand_in_groups_and_no_token_looks_on(
-    open_viewer: OpenViewer, viewer_server: ServerProcess
-) -> None:
-    """Three layers of four heads, of which two each read the same keys and values."""
-    viewer = open_viewer("layer=1&head=2", a=DOCUMENT)
-    expect(viewer.page.locator("#model")).to_contain_text("causal: a token sees itself and those before it")
-    names = [tile.get_attribute("aria-label") for tile in viewer.page.locator(".heads .tile").all()]
-    groups = [int(re.fullmatch(r"Layer \d, head \d, keys and values (\d)", name or "")[1]) for name in names]  # type: ignore[index]
-    assert groups == [0, 0, 1, 1] * 3
-    assert viewer.page.locator(".heads .tile.group-start").count() == 3
-    viewer.page.get_by_label("Hide special tokens").check()
-    viewer.page.get_by_label("make rows sum to 1").set_checked(False)
-    expect(viewer.page.locator("#tokens .special")).to_have_count(0)
-    viewer.wait_until_filled()
-    expected = weights_of(viewer_server, DOCUMENT, 1, 2, exclude_special=True)
-    assert not np.triu(expected, 1).any()
-    for row, column in ((3, 1), (1, 3)):
-        point_at(viewer, row, column)
-        assert viewer.readout()["weights"] == pytest.approx(expected[row, column], abs=5.1e-5)
-        viewer.page.locator("#save-json").focus()
-
-
-@on("yes_no_reranker")
-def test_a_document_looks_back_at_the_query_alone(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
-    viewer = open_viewer("mode=pair&layer=2&head=1", a=QUERY, b=DOCUMENT)
-    entry = rerank(viewer_server, attention={"layers": [2]})
-    expect(viewer.page.locator("#score")).to_have_attribute("data-value", str(entry["score"]))
-    shown = [one.get_attribute("data-mass") for one in viewer.page.locator("#across-blocks [data-mass]").all()]
-    back = entry["attention"]["document_to_query_mass"][0][1]
-    assert [float(mass or "nan") for mass in shown] == [0, back]
-    assert back > 0

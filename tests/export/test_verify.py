@@ -32,13 +32,15 @@ def verify(path: Path, encoder: Encoder) -> tuple[dict[str, int], dict[str, floa
         {"type_vocab_size": 0, "pooling": "cls", "num_heads": [1], "d_k": 32},
         {"pooling": "max", "activation": "relu", "num_heads": [32], "d_k": 1, "d_v": 1},
         {"activation": "silu", "projection": {"size": 3}},
+        {"num_heads": [4, 2], "d_k": 3, "d_v": 40},
+        {"num_heads": [0, 0]},
     ],
 )
 def test_graphs_of_every_shape_verify(change: dict[str, object], tmp_path: Path) -> None:
     encoder = draw_weights(Encoder(EncoderConfig.from_dict({**TINY.to_dict(), **change})))
     onnx_ir.save(trace(encoder), tmp_path / "model.onnx")
     fused, parity = verify(tmp_path / "model.onnx", encoder)
-    assert fused == {"ai.onnx.Attention": sum(heads > 0 for heads in encoder.config.num_heads)}
+    assert fused.get("ai.onnx.Attention", 0) == sum(heads > 0 for heads in encoder.config.num_heads)
     assert 0 < parity["pooled"] < parity["tolerance"]
 
 

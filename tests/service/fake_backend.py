@@ -9,6 +9,7 @@ from service.batching.jobs import Job
 from service.inference.backend import Batch, BatchOutput
 
 PATIENCE = 20.0  # seconds after which a test is broken, not slow
+ENDLESS = -1  # a token whose run goes on until it is cancelled
 
 
 def job(*ids: int, layers: tuple[int, ...] = (), wants_tokens: bool = False) -> Job:
@@ -22,12 +23,14 @@ class FakeBackend:
     Attributes:
         runs: the texts of every run, in the order in which the runs began.
         on_token: called during a run for each text that holds the token; may raise, or block.
+        cancelled: set once an endless run was cancelled.
         is_closed: whether `close` was called.
     """
 
     def __init__(self) -> None:
         self.runs: list[list[tuple[int, ...]]] = []
         self.on_token: dict[int, Callable[[], None]] = {}
+        self.cancelled = threading.Event()
         self.is_closed = False
         self._changed = threading.Condition()
         self._permits: int | None = None
@@ -43,6 +46,10 @@ class FakeBackend:
         for text in texts:
             for token in text:
                 self.on_token.get(token, lambda: None)()
+        if any(ENDLESS in text for text in texts):
+            batch.cancellation.on_cancel(self.cancelled.set)
+            assert self.cancelled.wait(PATIENCE)
+            raise RuntimeError("ended early")
         pooled = np.array([[sum(text), len(text)] for text in texts], dtype=np.float32)
         hidden = batch.input_ids[:, :, None].astype(np.float32) if batch.wants_tokens else None
         size = batch.input_ids.shape[1]

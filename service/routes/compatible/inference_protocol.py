@@ -25,7 +25,7 @@ from service.machine import own_version
 from service.observability.stages import StageTimer
 from service.operations.encode import EncodeResult
 from service.requests.schemas import EncodeRequest, PromptOptions
-from service.routes.adapter import check_model, require_task, run_for, truncation_header
+from service.routes.adapter import check_model, model_in_path, require_task, run_for, truncation_header
 from service.services import hold_for_model, refuse_early, services_of
 from service.settings import Settings
 from service.tokenization.inputs import InputNames
@@ -223,13 +223,7 @@ class ModelReady(AnswerModel):
     ready: Literal[True]
 
 
-MODEL_IN_PATH = {
-    "name": "model",
-    "in": "path",
-    "required": True,
-    "description": 'may hold slashes; "/versions/1" may follow it',
-    "schema": {"type": "string", "minLength": 1},
-}
+MODEL_IN_PATH = model_in_path('may hold slashes; "/versions/1" may follow it')
 
 REQUEST_BODY = {
     "required": True,
@@ -405,9 +399,7 @@ def _json(answer: dict[str, Any]) -> Response:
 
 
 _get = partial(Route, "GET", tag=TAG, error_shape=INFERENCE_PROTOCOL)
-
 _probe = partial(_get, access="everyone", is_probe=True, raises=(NotReady,))
-
 _of_model = partial(_get, raises=(NotReady, ModelNotFound), parameters=(MODEL_IN_PATH,))
 
 ROUTES = (

@@ -13,7 +13,7 @@ from service.http.route import Route
 from service.operations.encode import EncodeResult, offload
 from service.requests.schemas import EncodeRequest, ModelChoice, VectorFormat
 from service.requests.scoring import TextObject, plain_texts
-from service.routes.adapter import chosen_output, embeddings_document, json_response, run_for, usage_of
+from service.routes.adapter import chosen_output, embeddings_document, json_response, list_answer, run_for
 from service.routes.compatible.openai import EmbeddingsUsage
 from service.tokenization.inputs import InputNames
 from service.wire import JINA, AnswerModel
@@ -75,12 +75,8 @@ async def answer_multi_vector(request: Request, body: MultiVectorRequest) -> Res
 def _make_answer(encoded: EncodeResult, encoding_format: str) -> dict[str, Any]:
     form = as_base64 if encoding_format == "base64" else lambda vectors: vectors
     texts = encoded.answer["multi_vector" if "multi_vector" in encoded.answer else "embeddings"]
-    return {
-        "object": "list",
-        "data": [{"object": "embeddings", "index": at, "embeddings": form(rows)} for at, rows in enumerate(texts)],
-        "model": encoded.answer["model"],
-        "usage": usage_of(encoded.answer["usage"]["tokens"]),
-    }
+    data = [{"object": "embeddings", "index": at, "embeddings": form(rows)} for at, rows in enumerate(texts)]
+    return list_answer(encoded, data)
 
 
 EXAMPLE = {

@@ -25,7 +25,15 @@ from service.operations.encode import EncodeResult, offload
 from service.requests.plan import is_quantized
 from service.requests.roles import prompt_of_kind
 from service.requests.schemas import EncodeRequest, Inputs, ModelChoice, PromptOptions, VectorFormat
-from service.routes.adapter import check_model, embeddings_document, json_response, require_task, run_for, usage_of
+from service.routes.adapter import (
+    check_model,
+    embeddings_document,
+    json_response,
+    list_answer,
+    model_in_path,
+    require_task,
+    run_for,
+)
 from service.runner import Runner
 from service.services import services_of
 from service.tokenization.inputs import CUTS, Cut, InputNames, Truncate
@@ -44,13 +52,6 @@ MODEL_EXAMPLE = {
     "object": "model",
     "created": 1792000000,
     "owned_by": "polyhead",
-}
-MODEL_IN_PATH = {
-    "name": "model",
-    "in": "path",
-    "required": True,
-    "description": "may hold slashes",
-    "schema": {"type": "string", "minLength": 1},
 }
 
 
@@ -235,12 +236,8 @@ def make_answer(encoded: EncodeResult, encoding_format: str | None) -> dict[str,
     vectors = encoded.answer["embeddings"]
     if encoding_format == "base64":
         vectors = map(as_base64, vectors)
-    return {
-        "object": "list",
-        "data": [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)],
-        "model": encoded.answer["model"],
-        "usage": usage_of(encoded.answer["usage"]["tokens"]),
-    }
+    data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
+    return list_answer(encoded, data)
 
 
 INFINITY_TAG = "Infinity"
@@ -344,7 +341,7 @@ ROUTES = (
         summary="One model, as OpenAI's",
         answer=answer_document(Model, MODEL_EXAMPLE),
         raises=(ModelNotFound, NotReady),
-        parameters=(MODEL_IN_PATH,),
+        parameters=(model_in_path("may hold slashes"),),
     ),
     _infinity(
         "POST", "/embeddings", answer_infinity, is_queued=True, summary="Embeddings, as Infinity's", answer=EMBEDDINGS

@@ -274,34 +274,6 @@ async def test_cancelling_frees_the_queue_at_once_and_runs_nothing() -> None:
         assert backend.runs == [[(1,)], [(7,)]]
 
 
-async def test_cancelling_skips_a_text_of_a_failed_batch_that_waits_to_be_run_again() -> None:
-    async with occupied(on_token={8: OSError()}) as (batcher, backend):
-        bad, gone, last = [await begin(batcher, job(token)) for token in (8, 9, 7)]
-        backend.permit(2)
-        await asyncio.to_thread(backend.wait_for_runs, 3)
-        gone.cancel()
-        await asyncio.wait([gone])
-        backend.release()
-        await last
-        with pytest.raises(InferenceFailed):
-            await bad
-        assert backend.runs == [[(1,)], [(8,), (9,), (7,)], [(8,)], [(7,)]]
-
-
-async def test_cancelling_during_a_run_drops_the_rest_of_the_request() -> None:
-    backend = FakeBackend()
-    with running(backend, max_batch_tokens=1) as batcher:
-        backend.hold()
-        task = await begin(batcher, *[job(3)] * 10)
-        await asyncio.to_thread(backend.wait_for_runs, 1)
-        task.cancel()
-        await asyncio.wait([task])
-        assert batcher.queued_tokens == 0
-        backend.release()
-        await batcher.submit([job(4)])
-        assert backend.runs == [[(3,)], [(4,)]]
-
-
 async def test_a_deadline_passes_while_every_worker_is_busy() -> None:
     async with occupied() as (batcher, backend):
         late = await begin(batcher, job(5), deadline=time.monotonic() + 0.02)

@@ -1,5 +1,4 @@
 import asyncio
-import time
 from typing import Any
 from unittest.mock import Mock
 
@@ -71,26 +70,6 @@ def test_what_would_wait_too_long_is_refused_and_a_large_request_holds_up_no_sma
         return refused.value
 
     assert asyncio.run(overload()).retry_after
-    queue.close()
-
-
-def test_what_cannot_be_done_before_its_deadline_is_refused_while_others_wait_and_tried_if_none_does() -> None:
-    decomposer = FakeDecomposer()
-    queue = DecompositionQueue(lambda: decomposer, threads=1)
-    queue._queue._rate.add(100, 1.0)
-
-    async def ask() -> None:
-        decomposer.gate.clear()
-        first = asyncio.create_task(queue.submit([text(40)], deadline=time.monotonic() + 10))
-        while not decomposer.sources:
-            await asyncio.sleep(0)
-        with pytest.raises(Overloaded):
-            await queue.submit([text(40)], deadline=time.monotonic() + 10)
-        decomposer.gate.set()
-        await first
-        assert decomposer.sources == [[*range(40)]]
-
-    asyncio.run(ask())
     queue.close()
 
 

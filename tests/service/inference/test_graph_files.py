@@ -1,6 +1,5 @@
 """Graphs that reach for files outside of their artifact, made with onnx, which the service does not have."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -8,10 +7,10 @@ import pytest
 from onnx import helper
 from onnx.external_data_helper import convert_model_to_external_data
 
-from model.artifact import GRAPH, PLAIN_GRAPH, ArtifactError
+from model.artifact import GRAPH, PLAIN_GRAPH, Artifact, ArtifactError
 from service.inference.onnx_backend import OnnxBackend
-from tests.service.inference.test_onnx_backend import assert_matches_reference, make_batch
-from tests.service.tiny_graph import write_tiny_artifact
+from tests.service.inference.test_onnx_backend import assert_matches_original, changed, make_batch
+from tests.task_artifacts import TaskArtifact
 
 
 def external(location: str) -> onnx.TensorProto:
@@ -23,43 +22,30 @@ def external(location: str) -> onnx.TensorProto:
     return tensor
 
 
-def add(nodes: list[onnx.NodeProto], tensors: list[onnx.TensorProto]) -> Callable[[onnx.ModelProto], None]:
-    """Adds to a graph what computes with a tensor called `far`, so that its values are needed."""
-
-    def change(model: onnx.ModelProto) -> None:
-        model.graph.node.extend([*nodes, helper.make_node("Neg", ["far"], ["farther"])])
-        model.graph.initializer.extend(tensors)
-        model.graph.output.append(helper.make_tensor_value_info("farther", onnx.TensorProto.FLOAT, [2]))
-
-    return change
-
-
-def in_initializer(location: str) -> Callable[[onnx.ModelProto], None]:
-    return add([], [external(location)])
-
-
-def in_constant(location: str) -> Callable[[onnx.ModelProto], None]:
-    return add([helper.make_node("Constant", [], ["far"], value=external(location))], [])
-
-
 @pytest.fixture
-def tiny(tmp_path: Path) -> onnx.ModelProto:
-    """The graph of a whole artifact that loads."""
-    return onnx.load_model(write_tiny_artifact(tmp_path).path(GRAPH))
+def artifact(embedder: TaskArtifact) -> Artifact:
+    return Artifact.open(embedder.artifact)
 
 
-@pytest.mark.parametrize("place", [in_initializer, in_constant])
+@pytest.mark.parametrize("place", ["initializer", "constant"])
 @pytest.mark.parametrize("location", ["../secret.bin", "ABSOLUTE", "*/_ORT_MEM_ADDR_/*", ""])
 def test_onnx_runtime_opens_no_file_outside_of_the_artifact(
-    tiny: onnx.ModelProto, tmp_path: Path, location: str, place: Callable[[str], Callable[[onnx.ModelProto], None]]
+    artifact: Artifact, tmp_path: Path, location: str, place: str
 ) -> None:
-    secret, folder = tmp_path / "secret.bin", tmp_path / "artifact"
-    folder.mkdir()
+    """The graph computes with what it names, and the manifest fits it: hashes are no help."""
+    secret = tmp_path / "secret.bin"
     secret.write_bytes(bytes(8))
-    place(str(secret) if location == "ABSOLUTE" else location)(tiny)
-    artifact = write_tiny_artifact(folder, graph=tiny.SerializeToString())  # the manifest fits: hashes are no help
+    tensor = external(str(secret) if location == "ABSOLUTE" else location)
+    model = onnx.load_model(artifact.path(GRAPH))
+    if place == "initializer":
+        model.graph.initializer.append(tensor)
+    else:
+        model.graph.node.append(helper.make_node("Constant", [], ["far"], value=tensor))
+    model.graph.node.append(helper.make_node("Neg", ["far"], ["farther"]))
+    model.graph.output.append(helper.make_tensor_value_info("farther", onnx.TensorProto.FLOAT, [2]))
+    wrong = changed(artifact, tmp_path / "artifact", graph=model.SerializeToString())
     with pytest.raises(ArtifactError, match=r"model\.onnx does not load in onnxruntime"):
-        OnnxBackend(artifact)
+        OnnxBackend(wrong)
 
 
 def test_openvino_opens_no_file_outside_of_the_artifact(tmp_path: Path) -> None:
@@ -76,9 +62,10 @@ def test_openvino_opens_no_file_outside_of_the_artifact(tmp_path: Path) -> None:
         openvino.Core().read_model(path)
 
 
-def test_weights_in_the_artifact_are_used(tiny: onnx.ModelProto, tmp_path: Path) -> None:
-    convert_model_to_external_data(tiny, location="model.onnx.data", size_threshold=0)
-    onnx.save_model(tiny, str(tmp_path / GRAPH))
-    artifact = write_tiny_artifact(tmp_path, graph=(tmp_path / GRAPH).read_bytes())
+def test_weights_in_the_artifact_are_used(embedder: TaskArtifact, artifact: Artifact, tmp_path: Path) -> None:
+    model = onnx.load_model(artifact.path(GRAPH))
+    convert_model_to_external_data(model, location="model.onnx.data", size_threshold=1024)
+    onnx.save_model(model, str(tmp_path / GRAPH))
+    moved = changed(artifact, tmp_path, graph=(tmp_path / GRAPH).read_bytes())
     batch = make_batch([3, 5], layers=(0, 1), wants_tokens=True)
-    assert_matches_reference(batch, OnnxBackend(artifact).run(batch))
+    assert_matches_original(embedder, batch, OnnxBackend(moved).run(batch))

@@ -1,8 +1,11 @@
 import os
+import shutil
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,28 +14,49 @@ from unittest.mock import Mock
 import numpy as np
 import onnxruntime
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.artifact import GRAPH, Artifact, ArtifactError
+from export.checkpoint import Checkpoint
+from export.exporter import export_artifact
+from model.artifact import GRAPH, Artifact, ArtifactError, describe_files, write_manifest
 from service.inference import feeds, onnx_backend
 from service.inference.backend import Batch, BatchOutput, ProviderUnavailable
 from service.inference.onnx_backend import OnnxBackend, load_session
-from tests.service.tiny_graph import INPUTS, MAX_LENGTH, NUM_HEADS, VOCAB_SIZE, reference, write_tiny_artifact
+from tests import loop_reference
+from tests.task_artifacts import LONGEST, SIZES, TaskArtifact, quick_export
 
 ROOT = Path(__file__).parents[3]
-TOLERANCE = 1e-5  # float32 against a float64 reference, values of order 1
+TOLERANCE = 1e-5
+VOCAB_SIZE, NUM_HEADS = SIZES["vocab_size"], SIZES["num_attention_heads"]
 HAS_CUDA = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
 @pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return write_tiny_artifact(tmp_path_factory.mktemp("tiny"))
+def artifact(embedder: TaskArtifact) -> Artifact:
+    return Artifact.open(embedder.artifact)
 
 
 @pytest.fixture(scope="module")
 def backend(artifact: Artifact) -> OnnxBackend:
     return padding_to(1, artifact)
+
+
+@cache
+def original(folder: Path) -> Any:
+    from transformers import AutoModel  # noqa: PLC0415 - seconds to import
+
+    return AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def changed(artifact: Artifact, directory: Path, *, graph: bytes | None = None, **fields: Any) -> Artifact:
+    """A copy with another graph, or with other fields in its manifest, which fits its files."""
+    shutil.copytree(artifact.directory, directory, dirs_exist_ok=True)
+    if graph is not None:
+        (directory / GRAPH).write_bytes(graph)
+    write_manifest(directory, replace(artifact.manifest, files=describe_files(directory), **fields))
+    return Artifact.open(directory)
 
 
 def padding_to(step: int, artifact: Artifact) -> OnnxBackend:
@@ -48,50 +72,68 @@ def make_batch(lengths: list[int], *, layers: tuple[int, ...] = (), wants_tokens
     return Batch(ids, np.array(lengths, dtype=np.int64), layers, wants_tokens)
 
 
-def assert_matches_reference(batch: Batch, output: BatchOutput) -> None:
+def assert_matches_original(embedder: TaskArtifact, batch: Batch, output: BatchOutput) -> None:
+    """Each text as `transformers` computes it alone."""
     assert np.stack(list(output.output)).dtype == np.float32
     assert tuple(output.attentions) == batch.attention_layers
     assert (output.last_hidden_state is not None) == batch.wants_tokens
     for row, length in enumerate(batch.lengths):
-        expected = reference(batch, row)
-        np.testing.assert_allclose(output.output[row], expected["pooled"], atol=TOLERANCE, rtol=0)
+        with torch.inference_mode():
+            ids = torch.from_numpy(batch.input_ids[row : row + 1, :length])
+            expected = original(embedder.folder)(ids, output_attentions=True)
+        hidden = expected.last_hidden_state[0].numpy()
+        np.testing.assert_allclose(output.output[row], hidden.mean(axis=0), atol=TOLERANCE, rtol=0)
         if output.last_hidden_state is not None:
-            tokens = output.last_hidden_state[row, :length]
-            np.testing.assert_allclose(tokens, expected["last_hidden_state"], atol=TOLERANCE, rtol=0)
+            np.testing.assert_allclose(output.last_hidden_state[row, :length], hidden, atol=TOLERANCE, rtol=0)
         for layer, weights in output.attentions.items():
-            assert weights.shape[:2] == (len(batch.lengths), NUM_HEADS[layer])
+            assert weights.shape[:2] == (len(batch.lengths), NUM_HEADS)
             assert weights.shape[2] == weights.shape[3] >= max(batch.lengths)
             real = weights[row, :, :length, :length]
-            np.testing.assert_allclose(real, expected[f"attentions.{layer}"], atol=TOLERANCE, rtol=0)
+            np.testing.assert_allclose(real, expected.attentions[layer][0], atol=TOLERANCE, rtol=0)
 
 
 @settings(deadline=None)
 @given(
-    lengths=st.lists(st.integers(1, MAX_LENGTH), min_size=1, max_size=5),
+    lengths=st.lists(st.integers(1, LONGEST), min_size=1, max_size=5),
     layers=st.sampled_from([(), (0,), (1,), (0, 1)]),
     wants_tokens=st.booleans(),
     seed=st.integers(0, 9),
 )
-def test_computes_what_the_graph_says(
-    backend: OnnxBackend, lengths: list[int], layers: tuple[int, ...], wants_tokens: bool, seed: int
+def test_computes_what_the_original_does(
+    embedder: TaskArtifact,
+    backend: OnnxBackend,
+    lengths: list[int],
+    layers: tuple[int, ...],
+    wants_tokens: bool,
+    seed: int,
 ) -> None:
     batch = make_batch(lengths, layers=layers, wants_tokens=wants_tokens, seed=seed)
-    assert_matches_reference(batch, backend.run(batch))
+    assert_matches_original(embedder, batch, backend.run(batch))
 
 
-def test_feeds_a_graph_without_token_types(tmp_path: Path) -> None:
-    batch = make_batch([3, 5], layers=(0, 1), wants_tokens=True)
-    assert_matches_reference(batch, OnnxBackend(write_tiny_artifact(tmp_path, inputs=INPUTS[:3])).run(batch))
+def test_layers_may_differ_in_heads_and_have_none(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    with quick_export():
+        export_artifact(tiny_checkpoint, tmp_path / "artifact", explains=False)
+    encoder, ids = tiny_checkpoint.encoder, np.arange(7)
+    batch = Batch(ids[np.newaxis], np.array([len(ids)]), tuple(range(encoder.config.num_layers)), wants_tokens=True)
+    output = padding_to(1, Artifact.open(tmp_path / "artifact")).run(batch)
+    expected = loop_reference.run(encoder.config, encoder.state_dict(), torch.from_numpy(ids))
+    assert output.last_hidden_state is not None
+    np.testing.assert_allclose(output.last_hidden_state[0], expected.hidden, atol=TOLERANCE, rtol=0)
+    for layer, heads in enumerate(encoder.config.num_heads):
+        assert output.attentions[layer].shape[1] == heads
+        if heads:
+            np.testing.assert_allclose(output.attentions[layer][0], expected.weights[layer], atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("length", [1, 4, 7, 30])
-def test_pads_to_the_lengths_that_a_processor_needs(artifact: Artifact, length: int) -> None:
+def test_pads_to_the_lengths_that_a_processor_needs(embedder: TaskArtifact, artifact: Artifact, length: int) -> None:
     backend = padding_to(4, artifact)
     batch = make_batch([length, 1], layers=(0, 1), wants_tokens=True)
     output = backend.run(batch)
     assert output.last_hidden_state is not None
     assert output.last_hidden_state.shape[1] == -(-length // 4) * 4
-    assert_matches_reference(batch, output)
+    assert_matches_original(embedder, batch, output)
 
 
 @pytest.fixture
@@ -135,7 +177,7 @@ def test_warms_up_with_the_longest_text_that_fits_any_memory_and_with_attention(
 ) -> None:
     spied.warm_up()
     _, layers, lengths = asked(session)
-    assert (min(lengths), max(lengths)) == (1, MAX_LENGTH)
+    assert (min(lengths), max(lengths)) == (1, LONGEST)
     assert [True, True] in layers
     session.run.reset_mock()
     monkeypatch.setattr(feeds, "_WARM_UP_LENGTHS", (1, 8))
@@ -144,12 +186,12 @@ def test_warms_up_with_the_longest_text_that_fits_any_memory_and_with_attention(
     assert max(asked(session)[2]) == 20
 
 
-def test_threads_run_side_by_side(backend: OnnxBackend) -> None:
+def test_threads_run_side_by_side(embedder: TaskArtifact, backend: OnnxBackend) -> None:
     batches = [make_batch([1 + index % 7, 5], layers=(index % 2,), seed=index) for index in range(64)]
     with ThreadPoolExecutor(4) as threads:
         outputs = list(threads.map(backend.run, batches))
     for batch, output in zip(batches, outputs, strict=True):
-        assert_matches_reference(batch, output)
+        assert_matches_original(embedder, batch, output)
 
 
 def test_a_bad_token_is_an_exception_and_nothing_is_written(backend: OnnxBackend, capfd: Any) -> None:
@@ -170,27 +212,23 @@ def test_a_closed_backend_runs_nothing(artifact: Artifact) -> None:
     [
         ({"graph": b"nonsense" * 10}, "model.onnx does not load in onnxruntime .*INVALID_"),
         ({"graph": b"\x08\x0a"}, "model.onnx does not load in onnxruntime .*INVALID_"),
-        ({"inputs": (*INPUTS, "head_mask")}, "model.onnx wants head_mask: this version feeds input_ids, lengths"),
+        ({"inputs": ("input_ids", "head_mask")}, "model.onnx wants head_mask: this version feeds input_ids, lengths"),
     ],
 )
-def test_refuses_a_graph_that_is_not_the_manifests(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
-    artifact = write_tiny_artifact(tmp_path, **wrong)
-    with pytest.raises(ArtifactError, match=message):
-        OnnxBackend(artifact)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"manifest_inputs": INPUTS[:3]}, "token_type_ids"),
-        ({"outputs": ("pooled", "attentions.1")}, "last_hidden_state"),
-    ],
-)
-def test_a_graph_without_what_its_manifest_says_does_not_warm_up(
-    tmp_path: Path, wrong: dict[str, Any], message: str
+def test_refuses_a_graph_that_is_not_the_manifests(
+    artifact: Artifact, tmp_path: Path, wrong: dict[str, Any], message: str
 ) -> None:
-    backend = OnnxBackend(write_tiny_artifact(tmp_path, **wrong))
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(ArtifactError, match=message):
+        OnnxBackend(changed(artifact, tmp_path, **wrong))
+
+
+@pytest.mark.parametrize("missing", ["token_type_ids", "last_hidden_state"])
+def test_a_graph_without_what_its_manifest_says_does_not_warm_up(
+    artifact: Artifact, tmp_path: Path, missing: str
+) -> None:
+    graph = artifact.path(GRAPH).read_bytes().replace(missing.encode(), missing.upper().encode())
+    backend = OnnxBackend(changed(artifact, tmp_path, graph=graph))
+    with pytest.raises(Exception, match=missing):
         backend.warm_up()
 
 
@@ -219,10 +257,10 @@ def test_cuda_that_does_not_run_the_graph_is_refused(artifact: Artifact, monkeyp
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not HAS_CUDA, reason="this onnxruntime has no CUDA")
-def test_cuda_computes_the_same(tmp_path: Path) -> None:
-    backend = OnnxBackend(write_tiny_artifact(tmp_path), provider="cuda")
+def test_cuda_computes_the_same(embedder: TaskArtifact, artifact: Artifact) -> None:
+    backend = OnnxBackend(artifact, provider="cuda")
     batch = make_batch([3, 17, 32], wants_tokens=True)
-    assert_matches_reference(batch, backend.run(batch))
+    assert_matches_original(embedder, batch, backend.run(batch))
 
 
 def test_threads_are_as_many_as_were_asked_for(artifact: Artifact) -> None:
@@ -253,7 +291,7 @@ def test_the_first_run_a_second_after_a_large_one_returns_its_memory(
     options = Mock(wraps=onnx_backend._run_options)
     monkeypatch.setattr(onnx_backend, "_run_options", options)
     monkeypatch.setattr(onnx_backend, "_LARGE_OUTPUT", 1000)
-    monkeypatch.setattr(onnx_backend, "_LARGE_SCORES", 4 * max(NUM_HEADS) * 31**2)
+    monkeypatch.setattr(onnx_backend, "_LARGE_SCORES", 4 * NUM_HEADS * 31**2)
     spied.run(make_batch([3], layers=(0,)))
     spied.run(make_batch([31], layers=(0,)))  # its outputs are large
     spied.run(make_batch([3]))
@@ -293,7 +331,7 @@ onnx_backend._SHRINK_AFTER = 0.0
 backend = onnx_backend.OnnxBackend(Artifact.open(Path(sys.argv[1])))
 backend.run(batch(1))
 before = resident()
-large = backend.run(batch(1024, layers=(0, 1)))
+large = backend.run(batch(512, layers=tuple(range(6))))
 size = sum(weights.nbytes for weights in large.attentions.values())
 grown = resident() - before
 del large
@@ -302,10 +340,9 @@ print(size, grown, resident() - before)
 """
 
 
-def test_memory_of_large_attention_answers_is_returned(tmp_path: Path) -> None:
-    write_tiny_artifact(tmp_path)
-    size, grown, kept = map(int, printed(MEMORY_CHECK, tmp_path).split())
-    assert grown >= size == 6 * 4 * 1024**2
+def test_memory_of_large_attention_answers_is_returned(default_artifact: Path) -> None:
+    size, grown, kept = map(int, printed(MEMORY_CHECK, default_artifact).split())
+    assert grown >= size == 6 * 12 * 4 * 512**2
     assert kept < size / 4, f"{kept / 2**20:.0f} of {grown / 2**20:.0f} MiB kept"
 
 

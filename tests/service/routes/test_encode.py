@@ -44,14 +44,6 @@ def test_one_text(served: Served) -> None:
     assert [batch.attention_layers for batch in served.backend.batches] == [()]
 
 
-def test_answers_come_in_the_order_of_the_inputs(served: Served) -> None:
-    texts = ["mat", "the cat sat on a mat", "", "dog", "a dog sat on the mat the cat"]
-    answer = served.encode({"inputs": texts}).json()
-    expected = [expected_vector(ids_of(text)) for text in texts]
-    np.testing.assert_allclose(answer["embeddings"], expected, rtol=1e-5, atol=1e-7)
-    assert [item["tokens"] for item in answer["items"]] == [len(ids_of(text)) for text in texts]
-
-
 @pytest.mark.parametrize("inputs", [[CLS, 5, SEP], [[CLS, 5, SEP]]])
 def test_token_ids_are_used_as_given(served: Served, inputs: Any) -> None:
     answer = served.encode({"inputs": inputs, "attention": {"layers": [0]}}).json()
@@ -110,15 +102,6 @@ def test_layers(served: Served, layers: Any, resolved: list[int]) -> None:
             np.array(weights).reshape(NUM_HEADS[layer], 4, 4), attention_weights(ids, layer), rtol=1e-6
         )
     assert [batch.attention_layers for batch in served.backend.batches] == [tuple(sorted(resolved))]  # and no others
-
-
-def test_heads_and_queries(served: Served) -> None:
-    attention = {"layers": [1, 0], "heads": [1, 0, 1], "queries": "cls"}
-    entry = served.encode({"inputs": "the cat", "attention": attention}).json()["attention"][0]
-    assert entry["heads"] == [[1, 0], [1, 0]]
-    for weights, layer in zip(entry["weights"], [1, 0], strict=True):
-        expected = attention_weights(np.array(ids_of("the cat")), layer)[[1, 0], :1]
-        np.testing.assert_allclose(weights, expected, rtol=1e-6)
 
 
 def test_attention_of_each_input_has_its_own_size_and_offsets_in_characters(served: Served) -> None:

@@ -73,13 +73,21 @@ def test_long_texts_are_cut_or_refused(served: Served) -> None:
     assert f"{MAX_LENGTH + 2} tokens" in refused.json()["error"]["message"]
 
 
-def test_a_model_that_projects_says_it_cannot_be_explained(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = replace(served.engine.config, projections=(Projection(size=4),))
-    manifest = replace(served.engine.manifest, config=config)
+@pytest.mark.parametrize(
+    ("path", "body", "change", "message"),
+    [
+        ("/explain", {"a": A, "b": B}, {"projections": (Projection(size=4),)}, "projects its pooled vector to 4 dim"),
+        ("/encode", {"inputs": A, "attention": {"form": "norms"}}, {"output_gate": True}, "would leave out the gates"),
+    ],
+)
+def test_what_a_network_s_parts_forbid_is_refused(
+    served: Served, monkeypatch: pytest.MonkeyPatch, path: str, body: Any, change: dict[str, Any], message: str
+) -> None:
+    manifest = replace(served.engine.manifest, config=replace(served.engine.config, **change))
     monkeypatch.setattr(served.engine, "artifact", replace(served.engine.artifact, manifest=manifest))
-    response = explain(served)
+    response = served.client.post(path, json=body)
     assert response.status_code == 422
-    assert "projects its pooled vector to 4 dimensions" in response.json()["error"]["message"]
+    assert message in response.json()["error"]["message"]
 
 
 def test_a_prompt_goes_before_both_texts(served: Served) -> None:

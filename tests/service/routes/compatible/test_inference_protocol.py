@@ -47,16 +47,6 @@ def test_json_tensors(served: Served, data: list[Any], shape: list[int], version
     assert output["data"] == np.ravel(served.encode({"inputs": TEXTS}).json()["embeddings"]).tolist()
 
 
-def test_binary_tensors(served: Served) -> None:
-    response = post_binary(served, packed(TEXTS))
-    assert response.headers["content-type"] == "application/octet-stream"
-    length = int(response.headers["inference-header-content-length"])
-    (output,) = json.loads(response.content[:length])["outputs"]
-    assert output["parameters"] == {"binary_data_size": 4 * 3 * HIDDEN_SIZE}
-    found = np.frombuffer(response.content[length:], "<f4").reshape(output["shape"])
-    assert found.tolist() == np.float32(served.encode({"inputs": TEXTS}).json()["embeddings"]).tolist()
-
-
 @pytest.mark.parametrize(
     ("asked", "is_binary"),
     [

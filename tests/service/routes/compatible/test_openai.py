@@ -41,16 +41,6 @@ def test_answer_is_openais_with_the_vectors_of_encode(served: Served, path: str,
     assert "x-truncated-inputs" not in response.headers
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_base64_is_the_same_float32(served: Served, path: str) -> None:
-    body = {"input": ["the cat", "dog"], "dimensions": 3}
-    floats = served.client.post(path, json=body).json()
-    texts = served.client.post(path, json={**body, "encoding_format": "base64"}).json()
-    read = [np.frombuffer(base64.b64decode(entry["embedding"]), dtype="<f4") for entry in texts["data"]]
-    assert [row.tolist() for row in read] == [np.float32(entry["embedding"]).tolist() for entry in floats["data"]]
-    np.testing.assert_allclose(np.linalg.norm(read, axis=1), 1, rtol=1e-6)
-
-
 @pytest.mark.parametrize("ids", [[791, 8415], [5], [CLS, 5], [5, SEP], [[CLS, 5, SEP], [4, 5]]])
 def test_token_ids_of_another_tokenizer_are_refused(served: Served, ids: Any) -> None:
     response = served.client.post("/v1/embeddings", json={"input": ids})

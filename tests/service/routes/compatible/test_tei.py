@@ -19,12 +19,6 @@ def test_embed_answers_the_vectors_of_encode(served: Served, inputs: Any, option
     assert served.client.post("/", json=body).json() == response.json()
 
 
-def test_embed_all_answers_the_last_hidden_states(served: Served) -> None:
-    response = served.client.post("/embed_all", json={"inputs": ["the cat", "dog"]})
-    expected = served.encode({"inputs": ["the cat", "dog"], "output": "tokens", "normalize": False}).json()
-    assert response.json() == expected["embeddings"]
-
-
 @pytest.mark.parametrize(
     ("path", "field"), [("/embed", "inputs"), ("/", "inputs"), ("/embed_all", "inputs"), ("/v1/embeddings", "input")]
 )
