@@ -133,7 +133,7 @@ def choose_model(request: Request, name: str | None, is_exact: bool = False) -> 
 
     Args:
         request: which has not chosen yet.
-        name: of the model; None for the default.
+        name: None for the default.
         is_exact: whether the only model is found by its own name alone.
 
     Raises:

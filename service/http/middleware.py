@@ -40,8 +40,6 @@ class RequestMiddleware:
     Attributes:
         handlers: of the routes; another one, that refuses, is its own.
         services: what routes share, handed on in the scope.
-        is_draining: whether clients are to go elsewhere.
-        early: asked whether the queue refuses, and told that it did.
         origins: whose pages may call; None keeps all out.
     """
 

@@ -129,12 +129,8 @@ def empty_result(plan: EncodePlan, manifest: Manifest) -> Encoded[Any, Any]:
 class EncodeCall:
     """One call.
 
-    Args:
-        plan: the requested outputs of all inputs.
-        names: what the caller calls them.
-        progress: called with how many more are done; None for no one.
-        most_tokens: of each text of a row; what is more is cut off.
-        role: how texts are read, which says how many tokens they have; None for texts as they are.
+    `names` is what the caller calls the inputs, `most_tokens` bounds each text of a row, and `role` says how texts are
+    read, None for texts as they are.
 
     Attributes:
         input_ids: of each input, once it is done; empty if they are not wanted.

@@ -36,11 +36,9 @@ class ChildProcess:
     """A process that serves.
 
     Attributes:
-        index: which of the processes it is, from 0.
-        state: how far it is.
+        index: its place, from 0.
         connections: where connections are handed on, and come back from.
-        given: connections that were handed on to it.
-        closed: how many of them have ended.
+        given: how many were handed on to it; `closed` of them have ended.
         silence: looks at it since it last said that its workers answer.
         metrics: the last that it gave; None before.
         was_ready: when it became ready, by the loop's clock; None before.
