@@ -10,7 +10,7 @@ from service.context import ByteBudget, RequestContext
 from service.errors import HeldTooMuch, Invalid
 from tests.service.conftest import Serve
 from tests.service.fake_engine import MODEL_NAME
-from tests.service.http.test_protocol import metric, read_answer, request_bytes
+from tests.service.http.test_protocol import large_request, metric, read_answer
 from tests.service.process import fake_server, wait_until
 
 
@@ -113,15 +113,12 @@ TEXTS = 800  # whose answer is more than the kernel keeps of a connection
 
 
 def test_an_answer_is_held_until_it_is_read(fake_artifact: Path) -> None:
-    large = {"inputs": ["cat " * 14] * TEXTS, "output": "tokens", "attention": {"layers": "all"}}  # 13 MB
     with (
         fake_server(fake_artifact, "--max-held-answer-bytes", "1").wait_until_ready() as server,
-        socket.socket() as connection,
+        server.connect(room=4096) as connection,
     ):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect(server.address)
         for asked in (1, 2):
-            connection.sendall(request_bytes(large))
+            connection.sendall(large_request(TEXTS))
             wait_until(lambda asked=asked: metric(server, "polyhead_texts_total") >= TEXTS * asked)  # type: ignore[misc]
             status, headers, body = server.request("POST", "/encode", {"inputs": "cat"})
             assert (status, headers["retry-after"]) == (429, "1")

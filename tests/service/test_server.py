@@ -24,7 +24,7 @@ def test_probes_tell_loading_from_ready_from_draining(fake_artifact: Path, tmp_p
     loaded = tmp_path / "loaded"
     environment = {"FAKE_LOAD_UNTIL": str(loaded), "FAKE_RUN_SECONDS": "1"}
     flags = ("--drain-delay", "1", "--max-queue-tokens", "70000")
-    with fake_server(fake_artifact, *flags, **environment) as server, socket.socket() as slow:
+    with fake_server(fake_artifact, *flags, **environment) as server:
         assert server.request("GET", "/healthz")[0] == 200
         status, headers, _ = server.request("GET", "/readyz")
         assert (status, headers["retry-after"]) == (503, "1")
@@ -35,21 +35,20 @@ def test_probes_tell_loading_from_ready_from_draining(fake_artifact: Path, tmp_p
         assert server.request("GET", "/readyz")[0] == 200
         wait_until(lambda: metric(server, "polyhead_event_loop_lag_seconds_count") > 1)
         assert_figures_of_the_process(server.request("GET", "/metrics")[2].decode())
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
-        slow.connect(server.address)
-        large = request_bytes({"inputs": ["cat " * 14] * 60, "attention": {"layers": "all"}})
-        slow.sendall(large * 3)
-        wait_until(lambda: metric(server, "polyhead_requests_in_flight") == 2)
-        slow.sendall(large)  # bytes behind a request are not answered
-        server.signal(signal.SIGTERM)
-        wait_until(lambda: server.request("GET", "/readyz")[0] == 503)
-        assert server.request("GET", "/healthz")[0] == 200
-        status, headers, _ = server.request("POST", "/encode", {"inputs": "cat"})
-        assert (status, headers["connection"]) == (200, "close")
-        slow.settimeout(10)
-        status, headers, body = read_answer(slow)
-        assert (status, headers["connection"], len(json.loads(body)["attention"])) == (200, "close", 60)
-        assert slow.recv(1) == b""
+        with server.connect(room=16_384) as slow:
+            large = request_bytes({"inputs": ["cat " * 14] * 60, "attention": {"layers": "all"}})
+            slow.sendall(large * 3)
+            wait_until(lambda: metric(server, "polyhead_requests_in_flight") == 2)
+            slow.sendall(large)  # bytes behind a request are not answered
+            server.signal(signal.SIGTERM)
+            wait_until(lambda: server.request("GET", "/readyz")[0] == 503)
+            assert server.request("GET", "/healthz")[0] == 200
+            status, headers, _ = server.request("POST", "/encode", {"inputs": "cat"})
+            assert (status, headers["connection"]) == (200, "close")
+            slow.settimeout(10)
+            status, headers, body = read_answer(slow)
+            assert (status, headers["connection"], len(json.loads(body)["attention"])) == (200, "close", 60)
+            assert slow.recv(1) == b""
         assert server.wait() == 0
 
 

@@ -4,7 +4,9 @@ Each layer adds its attention over the hidden state, with the identity for proje
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,9 +14,10 @@ import onnx.numpy_helper
 import onnx.parser
 from numpy.typing import NDArray
 
-from model.artifact import GRAPH, TOKENIZER, Artifact, Defaults, Manifest, Source, describe_files, write_manifest
+from model.artifact import GRAPH, TOKENIZER, Artifact, Manifest, write_manifest
 from model.config import EncoderConfig
 from service.inference.backend import Batch
+from tests.service.fake_engine import NO_PROMPTS, make_manifest
 
 VOCAB_SIZE, HIDDEN_SIZE, NUM_HEADS, MAX_LENGTH = 50, 8, (2, 4), 32
 INPUTS = ("input_ids", "lengths", "attention_layers", "token_type_ids")
@@ -149,18 +152,7 @@ def _manifest(directory: Path, inputs: tuple[str, ...], outputs: tuple[str, ...]
         intermediate_size=1,
         max_positions=MAX_LENGTH,
     )
-    return Manifest(
-        model="tests/tiny",
-        source=Source(id="tests/tiny", revision=None, sha256=""),
-        config=config,
-        precision="fp32",
-        opset=24,
-        inputs=inputs,
-        outputs=outputs,
-        defaults=Defaults(pooling="mean", normalize=False, prompts={}, default_prompt_name=None),
-        max_sequence_length=MAX_LENGTH,
-        fused_attention={"ai.onnx.Attention": len(NUM_HEADS)},
-        parity={},
-        files=describe_files(directory),
-        versions={},
-    )
+    made = make_manifest(directory, replace(NO_PROMPTS, normalize=False), inputs=inputs)
+    fused = {"ai.onnx.Attention": len(NUM_HEADS)}
+    sizes: Any = {"config": config, "max_sequence_length": MAX_LENGTH, "fused_attention": fused}
+    return replace(made, model="tests/tiny", outputs=outputs, **sizes)

@@ -34,6 +34,11 @@ def request_bytes(body: Any, *headers: str, path: str = "/encode") -> bytes:
     return "\r\n".join([*lines, *headers, "", ""]).encode() + data
 
 
+def large_request(texts: int) -> bytes:
+    """One whose answer has 17 kB a text."""
+    return request_bytes({"inputs": ["cat " * 14] * texts, "output": "tokens", "attention": {"layers": "all"}})
+
+
 def read_answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
     """One answer and not a byte more: status, headers, body."""
     received = b""
@@ -364,13 +369,10 @@ def test_offer_to_upgrade_is_declined_and_the_request_answered(server: ServerPro
 
 @pytest.mark.parametrize("received", [15, PART_BYTES - 100_000])
 def test_client_that_leaves_amid_a_large_answer_is_counted(server: ServerProcess, received: int) -> None:
-    body = {"inputs": ["cat " * 14] * 400, "output": "tokens", "attention": {"layers": "all"}}
     name = "polyhead_client_disconnects_total"
     before = metric(server, name)
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        connection.connect(server.address)
-        connection.sendall(request_bytes(body))
+    with server.connect(room=65_536) as connection:
+        connection.sendall(large_request(400))
         while received > 0:  # some leave when the server is about to write, and only the write finds them gone
             part = connection.recv(min(received, 65_536))
             assert part, "the server left first"
