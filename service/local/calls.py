@@ -238,12 +238,7 @@ def cut(portion: Sequence[TokenizedInput]) -> Iterator[list[TokenizedInput]]:
 
 
 async def score_all(runner: Runner, scoring: Scoring, progress: Progress | None) -> Scores:
-    """Scores all documents; `progress` is called with how many more are done.
-
-    Raises:
-        WrongTask: the model returns no score of two texts.
-        ServiceError: whatever keeps one from being scored.
-    """
+    """Scores all documents; `progress` is called with how many more are done. Raises `ServiceError`."""
     manifest = runner.manifest
     if reads_pairs(scoring, manifest):
         request, most = scoring.pair_request(), scoring.most_tokens_of_pair
@@ -274,11 +269,7 @@ def _vector_call(runner: Runner, scoring: Scoring, texts: ScoredTexts, progress:
 
 
 def require_task(manifest: Manifest, *tasks: Task) -> None:
-    """Refuses requests to a model for another task.
-
-    Raises:
-        WrongTask: naming the call to use.
-    """
+    """Raises `WrongTask`, which names the call to use, for a model for another task."""
     if manifest.task not in tasks:
         call = "explain" if manifest.task == "embedding" else "explain_score"
         raise WrongTask(f"{manifest.model} is for {manifest.task.replace('_', '-')}, not for {tasks[0]}: call {call}")

@@ -151,12 +151,10 @@ class ChildProcess:
 
 
 class Children:
-    """Every child that has not ended.
+    """Every child that has not ended, those too that leave or are not ready yet.
 
     Attributes:
-        all: of them, those too that leave or are not ready yet.
         serving: by place, those that are to serve; a place misses while its process is dead.
-        is_ending: whether none is to serve any more.
     """
 
     def __init__(self, places: int) -> None:
@@ -206,11 +204,7 @@ class Children:
 
 
 class ParentMetrics:
-    """The metrics of all: the parent's own, its children's, and the last counts known of children that ended.
-
-    Attributes:
-        restarts: children that were started because others died.
-    """
+    """The metrics of all: the parent's own, its children's, and the last counts known of children that ended."""
 
     def __init__(self, processes: int, is_ready: Callable[[], bool]) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # published without annotations
