@@ -179,18 +179,14 @@ def describe_model(name: str, directory: Path) -> Manifest:
 
 @dataclass(frozen=True)
 class Case:
-    """One request that grows.
+    """One request that grows: its body and headers, besides those of every request, are of a share of the whole size.
 
     Attributes:
-        route: method and path template.
-        name: the field that grows, and with what.
-        body: of a share of the whole size.
         model: which kind of model answers; a key of `MODELS`.
-        headers: of a share of the whole size, besides every request's.
         is_answered: whether it is within all limits, so that it must be answered with 200.
     """
 
-    route: str
+    route: str  # method and path template
     name: str
     body: Callable[[float], bytes] = lambda _: b""
     model: str = "embedder"
@@ -218,10 +214,7 @@ class Measured:
 
 
 def measure(case: Case, repeats: int = 3, attempts: int = 1) -> Measured:
-    """The longest hold of a case, the best of some repeats: whatever else happens on a machine only adds to it.
-
-    A case that is not fine is measured again, `attempts` times at the most: a defect slows every one.
-    """
+    """The longest hold of a case, the best of some repeats and attempts: what else happens on a machine adds to it."""
     found = Measured(case)
     for _ in range(attempts):
         found = Measured(case, *_best_of(case, 1.0, repeats))
@@ -287,16 +280,10 @@ async def collect_answer(
     usual = {b"host": b"localhost", b"content-type": b"application/json", b"content-length": str(len(body)).encode()}
     scope = {
         "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "scheme": "http",
         "method": method,
         "path": path.replace("{model:path}", MODEL).replace("{path:path}", "docs.js"),
-        "raw_path": path.encode(),
-        "root_path": "",
         "query_string": b"",
         "headers": list({**usual, **headers}.items()),
-        "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", ADMIN_PORT if (method, path) in ADMIN_ROUTES else PORT),
     }
     await app(scope, receive, send)
