@@ -34,7 +34,7 @@ class KeysError(ValueError):
 class KeyRing:
     """The API keys that are accepted now.
 
-    They are looked up as SHA-256 digests: how long that takes tells nobody anything of a key.
+    They are looked up as SHA-256 digests, so that the time this takes says nothing of a key.
 
     Args:
         keys: given once.

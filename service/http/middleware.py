@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 class RequestMiddleware:
     """Answers every HTTP request; `handlers` are of the routes in the table, one that refuses is its own.
 
-    `services` are handed on in the scope. Without `origins` pages of all others are kept out.
+    `services` are handed on in the scope. Without `origins` no page but our own may call.
     """
 
     routes: RouteTable

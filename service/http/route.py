@@ -108,7 +108,7 @@ class Route:
 
     @property
     def has_body(self) -> bool:
-        """Whether requests bring one."""
+        """Whether requests bring a body."""
         return self.request_body is not None or self.body_model is not None
 
     @property

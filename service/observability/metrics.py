@@ -75,8 +75,6 @@ PADDING_BUCKETS = (0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
 SIZES = {"small": 512, "medium": 8192, "large": math.inf}
 """Classes of requests by their most tokens: how long a request may take depends on them."""
 
-ANONYMOUS_MEMORY_HELP = "Memory that the kernel cannot take back by reading a file again: without mapped weights."
-
 _EXEMPLAR_CHARACTERS = 128  # of names and values together (OpenMetrics 1.0, Exemplars); a longer id is left out
 
 
@@ -119,9 +117,7 @@ class Metrics:
         gauge = functools.partial(Gauge, registry=registry)
         self.in_flight = gauge(REQUESTS_IN_FLIGHT, "Requests being answered.")
         self.ready = gauge(READY, "1 while the process takes traffic, else 0.")
-        gauge(CPU_LIMIT, "Cores that affinity and cgroup leave this process.").set(core_limit())
-        gauge(MEMORY_LIMIT, "Memory that cgroup and machine leave this process.").set(memory_limit() or math.nan)
-        gauge(MEMORY_ANONYMOUS, ANONYMOUS_MEMORY_HELP).set_function(anonymous_memory)
+        add_resources(registry, "this process")
         self._families = _families(registry)
         self._models: dict[str, ModelMetrics] = {}
 
@@ -158,6 +154,15 @@ class Metrics:
             self._disconnects.inc()
         elif context.error_code is not None:
             self.count_refusal(context.error_code)
+
+
+def add_resources(registry: CollectorRegistry, whose: str) -> None:
+    """Adds what this process uses, and the limits of what it stands for."""
+    gauge = functools.partial(Gauge, registry=registry)
+    gauge(CPU_LIMIT, f"Cores that affinity and cgroup leave {whose}.").set(core_limit())
+    gauge(MEMORY_LIMIT, f"Memory that cgroup and machine leave {whose}.").set(memory_limit() or math.nan)
+    unmapped = "Memory that the kernel cannot take back by reading a file again: without mapped weights."
+    gauge(MEMORY_ANONYMOUS, unmapped).set_function(anonymous_memory)
 
 
 Family = Counter | Gauge | Histogram

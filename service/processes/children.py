@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import signal
 import socket
 import sys
@@ -14,7 +13,6 @@ from typing import Literal, Self
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from service.machine import anonymous_memory, core_limit, memory_limit
 from service.observability import metrics as names
 from service.observability.snapshots import Snapshot, merge_snapshots, take_snapshot, totals_of
 from service.processes.channel import Assignment, Link, Message, give_connection, line_of, take_connection
@@ -213,10 +211,7 @@ class ParentMetrics:
         gauge = partial(Gauge, registry=self._registry)
         gauge(names.PROCESSES, "Processes that serve, without the one that starts them.").set(processes)
         gauge(names.READY, "1 while all processes take traffic, else 0.").set_function(lambda: float(is_ready()))
-        gauge(names.CPU_LIMIT, "Cores that affinity and cgroup leave all processes.").set(core_limit())
-        gauge(names.MEMORY_ANONYMOUS, names.ANONYMOUS_MEMORY_HELP).set_function(anonymous_memory)
-        memory = gauge(names.MEMORY_LIMIT, "Memory that cgroup and machine leave all processes.")
-        memory.set(memory_limit() or math.nan)
+        names.add_resources(self._registry, "all processes")
         self.restarts = Counter(
             names.PROCESS_RESTARTS,
             "Processes started instead of ones that died. What one counted since the last scrape is lost with it.",
