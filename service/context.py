@@ -30,7 +30,6 @@ class ByteBudget:
     Attributes:
         limit: bytes.
         what: is held, in the plural, for messages.
-        held: bytes held now.
         on_full: called for each request that is refused, to make room for those behind it.
     """
 
@@ -85,17 +84,13 @@ class RequestContext:
     Attributes:
         trace_id: of the W3C trace that the request is part of, 32 hexadecimal digits, or None.
         request_id: the caller's if it is short and plain, else made here.
-        route: template of the route, from a closed set.
-        method: HTTP method, from a closed set.
+        route: its template, from a closed set, as the method is.
         error_shape: how a failure of this request is written. A route for the bodies of several APIs may set it.
         headers: by lower-case name; of a name that comes twice the last value, or both if they are one list.
         model: name of the model that answers, once it is chosen; from a closed set.
         started: `time.monotonic()` when the headers were there.
         status: HTTP status of the answer, 0 until there is one.
-        error_code: code of the error body, or None.
-        texts: texts encoded.
-        tokens: their tokens.
-        truncated: how many of them were cut.
+        truncated: how many texts were cut.
         is_abandoned: whether the client left before the answer.
         has_own_deadline: whether the caller gave it less time than the service does.
         at_end: called once the request is over.

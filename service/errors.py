@@ -1,11 +1,9 @@
 """Every failure the service answers, each with its HTTP status; one body for all of them.
 
-`ClientLeft` stands outside: nobody is there to answer. It does not know FastAPI; `service.http.response` makes
-responses.
+`ClientLeft` stands outside: nobody is there to answer.
 """
 
 from collections.abc import Sequence
-from http import HTTPStatus
 from typing import Any, ClassVar, Self
 
 
@@ -13,13 +11,11 @@ class ServiceError(Exception):
     """A failure with a status and the fields of the error body.
 
     Attributes:
-        status: HTTP status.
         type: OpenAI's error family, for clients that switch on it.
         code: short machine-readable name.
         param: the request field at fault, as a dotted path, or None.
         retry_after: seconds after which trying again makes sense, or None.
-        usual_message: what is said where nothing else is.
-        usual_wait: `retry_after`, likewise.
+        usual_message: what is said where nothing else is; `usual_wait` is `retry_after` likewise.
     """
 
     status: ClassVar[int] = 500
@@ -38,11 +34,6 @@ class ServiceError(Exception):
     def at(cls, name: str, problem: str) -> Self:
         """The failure of a field or header: its name begins the message, and `inputs[0]` is `inputs.0` in `param`."""
         return cls(f"{name}: {problem}", param=name.replace("[", ".").replace("]", ""))
-
-    @property
-    def reason(self) -> str:
-        """The status in words."""
-        return HTTPStatus(self.status).phrase
 
     def body(self) -> dict[str, Any]:
         """The one error body."""

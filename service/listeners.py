@@ -53,10 +53,7 @@ def address_of(listener: socket.socket) -> str:
 def bind(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     """A socket that listens; connections wait in the kernel until the server takes them.
 
-    Args:
-        host: name or address; `::` is every address of the machine, IPv4 ones included if the system can.
-        port: 0 for any.
-        flag: the setting that the port came from, for errors.
+    `::` is every address of the machine, IPv4 ones included if the system can. `flag` is what set the port, for errors.
 
     Raises:
         StartFailure: the address cannot be listened on; the message says what to change.

@@ -105,11 +105,7 @@ def cgroup_directories(root: Path, controller: Controller) -> Iterator[tuple[Lit
     """Version and directory of every group that limits this process, from its own up to the mount.
 
     A container without a cgroup namespace sees the host's path, while its own group is mounted at the top. So the
-    mount itself is always among them. Some of the directories may not exist.
-
-    Args:
-        root: the directory that holds `proc` and `sys`, `/` but in tests.
-        controller: whose limits are asked for.
+    mount itself is always among them. Some of the directories may not exist. `root` holds `proc` and `sys`.
     """
     for line in (_read_text(root / "proc/self/cgroup") or "").splitlines():
         hierarchy, _, rest = line.partition(":")  # hierarchy:controllers:path, cgroups(7)
@@ -156,11 +152,7 @@ def lower_thread_priority(niceness: int) -> None:
 def make_room(connections: int, *, besides: int = 0) -> int:
     """Raises the process's limit of descriptors; returns how many connections fit, at most `connections`.
 
-    If no descriptor is left, clients are reset and no line says why.
-
-    Args:
-        connections: wanted; each needs a descriptor.
-        besides: connections that are counted apart.
+    Without a descriptor clients are reset, and no line says why. `besides` are connections that are counted apart.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit, most = (
@@ -185,10 +177,8 @@ def bound_heap(chosen: Container[str] = ()) -> bool:
     """Has glibc's heap give free memory back to the system; False for another C library. Call it before threads start.
 
     By default glibc keeps a heap for each thread, up to eight a core, and raises the size from which memory is returned
-    at once to the largest block it ever freed (mallopt(3), M_MMAP_THRESHOLD).
-
-    Args:
-        chosen: names of environment variables that are set; glibc has already read those that it knows.
+    at once to the largest block it ever freed (mallopt(3), M_MMAP_THRESHOLD). Environment variables that are set
+    (`chosen`) it has read already.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
@@ -232,7 +222,7 @@ _PACKAGES = (DISTRIBUTION, "onnxruntime", "onnxruntime-gpu", "tokenizers", "nump
 
 
 def own_version() -> str:
-    """This project's, or `unknown` where it runs from its folder without being installed."""
+    """This project's, or `unknown` where it is not installed."""
     return installed_versions().get(DISTRIBUTION, "unknown")
 
 

@@ -31,15 +31,12 @@ class ServedModel:
     """One of the models.
 
     Attributes:
-        directory: of its artifact.
         alias: the name that it was given; empty for none.
         name: what requests choose it by, and its label in metrics: the alias, or the artifact's own name.
         loaded: what answers; None while there is nothing that could.
         failure: why it cannot answer, for the log and for operators; empty while it loads, and once it is there.
         metrics: its own series, once it is loaded.
-        bodies: bytes of its requests' bodies; used if there are other models.
-        answers: bytes of its answers.
-        cores: its share of them, if there are other models.
+        bodies: bytes of its requests' bodies; used if there are other models, as `cores` is.
         in_use: requests that it is answering.
         last_used: `time.monotonic()` when it was loaded, or a request last chose it.
         num_bytes: of its files.
@@ -99,10 +96,12 @@ class ServedModel:
         }
         self.metrics.set_model(
             labels,
-            workers=runtime.workers,
-            intra_op_threads=runtime.intra_op_threads,
-            queue_tokens=self._queue_tokens,
-            load_seconds=load_seconds,
+            {
+                names.WORKERS: runtime.workers,
+                names.INTRA_OP_THREADS: runtime.intra_op_threads,
+                names.QUEUE_LIMIT_TOKENS: self._queue_tokens,
+                names.MODEL_LOAD: load_seconds,
+            },
         )
         self.metrics.watch(
             {
@@ -147,10 +146,6 @@ class Models:
     Attributes:
         load: loads a model and has it answer; a failure is noted in the model. Set by the server.
         are_several: whether there is, or ever was, more than one. Then no name stands for another model.
-
-    Args:
-        settings: which they are.
-        metrics: of the app.
     """
 
     load: Load
@@ -245,11 +240,7 @@ class Models:
         return ""
 
     async def remove(self, model: ServedModel, timeout: float) -> None:
-        """Has a model answer what it was asked, and nothing more; then frees it.
-
-        Args:
-            model: one of several.
-            timeout: seconds that its requests get.
+        """Has a model answer what it was asked within a timeout, and nothing more; then frees it.
 
         Raises:
             ModelNotFound: another call has removed it, or it is the last one.

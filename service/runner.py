@@ -43,9 +43,7 @@ class Runtime:
     """Where the model runs, and with how many threads.
 
     Attributes:
-        provider: `cpu` or `cuda`.
         workers: runs at the same time.
-        intra_op_threads: of one run.
         engine: what computes plain answers: `onnxruntime` or `openvino`.
         computes_in: the arithmetic of these; empty if it is the artifact's precision.
         instructions: of the processor, those that decide its speed.
@@ -65,12 +63,9 @@ class Runner:
     """Runs the model on tokenised texts, from any number of tasks of one event loop at once.
 
     Attributes:
-        artifact: the one that was loaded.
         name: what answers call it: its own name, or the one that it is served by.
-        tokenizer: text to token ids.
         tokenize: `service.tokenization.inputs.tokenize` with this model's tokenizer.
         batcher: the queue of texts, and the workers that run them.
-        runtime: provider and threads.
         written: when its manifest was written, in seconds since 1970.
         head_report: the artifact's `heads.json`; None if it has none.
         token_outputs: what it makes of tokens besides a text's vector; None if it has none.
@@ -108,7 +103,7 @@ class Runner:
 
         Args:
             directory: the artifact.
-            settings: threads and the sizes of batches and queue; None as `unhurried` has them.
+            settings: None as `unhurried` has them.
             on_batch: called on a worker's thread after every batch.
 
         Raises:

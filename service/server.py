@@ -16,7 +16,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import uvicorn
@@ -48,14 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 def serve(settings: Settings, load: Load | None = None) -> int:
-    """Runs the service until it is told to end.
-
-    Args:
-        settings: everything that can be set.
-        load: `load_runner` unless a test has its own.
-
-    Returns:
-        The exit code: 0 after a graceful end, 1 after a forced one.
+    """Runs the service until it is told to end; returns the exit code: 0 after a graceful end, 1 after a forced one.
 
     Raises:
         StartFailure: the port is taken, or the model does not load.
@@ -74,12 +67,8 @@ class Server(uvicorn.Server):
 
     Attributes:
         failure: why the process ends before it was ready, or None.
-        was_forced: whether a second signal cut the end short.
 
     Args:
-        settings: everything that can be set.
-        readiness: of the process.
-        load: makes the runner.
         address: where clients reach it, for the log.
 
     Raises:
@@ -129,12 +118,11 @@ class Server(uvicorn.Server):
         self._next_cut = 0.0
         self._background: set[asyncio.Task[None]] = set()
         self.failure: StartFailure | None = None
-        self.was_forced = False
+        self.was_forced = False  # by a second signal
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]  # only entered
         """Installs nothing: uvicorn would end the process with the signal's own code, and we end it with 0."""
-        yield
+        return contextlib.nullcontext()
 
     @property
     def connections(self) -> list[Any]:
@@ -236,9 +224,7 @@ class Server(uvicorn.Server):
     def _held_up(self, since: str, what: str) -> list[Any]:
         """The connections that have been in a state for too long, the longest first; none if somebody has just looked.
 
-        Args:
-            since: the property that says since when.
-            what: there is no room for, and what is done, for the log.
+        `since` is the property that says since when; `what` there is no room for, and what is done, is logged.
         """
         now = asyncio.get_running_loop().time()
         if now < self._next_cut:
@@ -334,10 +320,7 @@ class Server(uvicorn.Server):
 
 
 async def watch_loop_lag(observe: Callable[[float], None], interval: float = LAG_INTERVAL) -> None:
-    """Reports once an interval, forever, how many seconds late a timer was: what holds the event loop up shows here.
-
-    Timers are exact to a millisecond.
-    """
+    """Reports once an interval, forever, how many seconds late a timer was, exact to a millisecond."""
     while True:
         due = time.monotonic() + interval
         await asyncio.sleep(interval)

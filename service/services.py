@@ -38,12 +38,10 @@ class ProcessGroup:
 class Readiness:
     """The one place that says whether traffic should come: starting, ready, then draining; never back.
 
-    Attributes:
-        group: the other processes behind the same port. Probes are answered for all.
-        models: the models of this process, set with the app.
+    Probes are answered for the whole `group` of processes behind the same port.
     """
 
-    models: Models
+    models: Models  # set with the app
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
         self.group = group or ProcessGroup()
@@ -51,7 +49,7 @@ class Readiness:
 
     @property
     def is_draining(self) -> bool:
-        """Whether clients are to go elsewhere; requests are still answered."""
+        """Whether clients are to go elsewhere."""
         return self._state == "draining"
 
     def start(self) -> None:
@@ -97,11 +95,7 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Made with the app, before a model is loaded.
-
-    Attributes:
-        model: the one that answers: a request's own once it has chosen, before that the default.
-    """
+    """Made with the app, before a model is loaded; `model` is a request's own once it has chosen, else the default."""
 
     settings: Settings
     readiness: Readiness
@@ -133,7 +127,7 @@ def choose_model(request: Request, name: str | None, is_exact: bool = False) -> 
 
     Args:
         request: which has not chosen yet.
-        name: of the model; None for the default.
+        name: None for the default.
         is_exact: whether the only model is found by its own name alone.
 
     Raises:

@@ -201,7 +201,7 @@ def read_settings(
     """Reads flags and environment; `--help` and unknown flags end the process as argparse does.
 
     Args:
-        arguments: the command line without the program; None is the process's own.
+        arguments: None are the process's own.
         program: the words that it was called by, for help.
         model: the artifact where neither names one; None requires it.
 

@@ -82,12 +82,7 @@ class CohereFailure(AnswerModel):
 
 @dataclass(frozen=True, slots=True)
 class ErrorShape:
-    """How one API writes a failure.
-
-    Attributes:
-        model: describes the body for OpenAPI.
-        body: makes it.
-    """
+    """How one API writes a failure: its body, and the model that describes that for OpenAPI."""
 
     model: type[BaseModel]
     body: Callable[[ServiceError], dict[str, Any]]

@@ -34,8 +34,7 @@ class KeysError(ValueError):
 class KeyRing:
     """The API keys that are accepted now.
 
-    They are kept and looked up as SHA-256 digests: how long a look-up takes depends on the digest, from which no one
-    can guess a key.
+    They are looked up as SHA-256 digests, so that the time this takes says nothing of a key.
 
     Args:
         keys: given once.
@@ -58,9 +57,8 @@ class KeyRing:
     def check(self, headers: Mapping[bytes, bytes]) -> None:
         """Checks that a request has a known key; without any keys every request passes.
 
-        Args:
-            headers: by lower-case name; the key is in `Authorization: Bearer KEY` or in `X-API-Key`. Where both are
-                there, one of them has to be known: proxies and clients put what is no key of ours into the other.
+        It is in `Authorization: Bearer KEY` or in `X-API-Key`. Where both are there, one of them has to be known:
+        proxies and clients put what is no key of ours into the other.
 
         Raises:
             Unauthorized: no key, or none that is known.
@@ -153,12 +151,7 @@ class CrossOriginPolicy:
     """Lets pages of some origins call the API from a browser (CORS), by starlette's rules.
 
     Parts of starlette's middleware are called from ours, so that a preflight is checked, logged and counted as every
-    request is.
-
-    Args:
-        origins: as browsers write them, or `*`.
-        methods: that pages may use.
-        exposed: headers of answers that pages may read.
+    request is. `exposed` are the headers of answers that pages may read.
     """
 
     def __init__(self, origins: Sequence[str], methods: Sequence[str], exposed: Sequence[str]) -> None:

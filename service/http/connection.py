@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, Literal
 
 import orjson
@@ -31,7 +32,6 @@ class Connection:
 
     Attributes:
         running: the task of its current request, until that is answered; a task that has ended does no harm.
-        is_lost: whether the client is gone.
         was_refused: whether the current request was answered 429.
         failure: why the current request cannot be answered otherwise: its body is broken or does not come.
         begin_answer: to be called before an answer's head is sent; whether the connection has to end behind it.
@@ -61,10 +61,8 @@ class AnswerWriter:
     """Writes an answer's head and body at once: the part of a transport that uvicorn's request cycle uses.
 
     uvicorn writes the head by itself, and uvloop hands every write to the system at once: two system calls here and two
-    wake-ups at the client for a few kilobytes. So a head is held until its body comes. One object a connection.
-
-    Attributes:
-        close_connection: ends the connection behind an answer.
+    wake-ups at the client for a few kilobytes. So a head is held until its body comes. One object a connection, which
+    `close_connection` ends behind an answer.
     """
 
     def __init__(self, transport: asyncio.Transport, close_connection: Callable[[], None]) -> None:
@@ -80,8 +78,8 @@ class AnswerWriter:
     def write(self, data: Piece) -> None:
         """Writes a piece of an answer."""
         if self._head:
-            head, self._head = self._head, b""
-            self._transport.writelines((head, data))
+            self._transport.writelines((self._head, data))
+            self._head = b""
         elif self._holds_next:
             self._head, self._holds_next = bytes(data), False
         else:
@@ -90,8 +88,8 @@ class AnswerWriter:
     def flush(self) -> None:
         """Writes a head that no body follows."""
         if self._head:
-            head, self._head = self._head, b""
-            self._transport.write(head)
+            self._transport.write(self._head)
+            self._head = b""
 
     def close(self) -> None:
         """Writes what is held, then closes."""
@@ -154,7 +152,7 @@ def refusal_bytes(
 ) -> bytes:
     """A whole HTTP/1.1 answer for what never became a request; `headers` are added to a refusal's usual ones."""
     body = orjson.dumps(shape.body(error))
-    lines = [b"HTTP/1.1 %d %s\r\n" % (error.status, error.reason.encode("ascii")), _REFUSAL_HEADERS]
+    lines = [b"HTTP/1.1 %d %s\r\n" % (error.status, HTTPStatus(error.status).phrase.encode("ascii")), _REFUSAL_HEADERS]
     lines += [b"%s: %s\r\n" % header for header in headers]
     if closes:
         lines.append(b"connection: close\r\n")

@@ -32,12 +32,9 @@ class EarlyAnswer(NamedTuple):
 
 
 class EarlyRefusals:
-    """Knows whether the queue refuses at present, and writes refusals. On the event loop only.
+    """Knows whether the queue refuses (`Batcher.early_refusal`), and writes refusals. On the event loop only.
 
     Requests of pages take the usual way where browsers read answers: those have headers for other origins.
-
-    Attributes:
-        refusal_of: why the queue would refuse a request; see `Batcher.early_refusal`.
     """
 
     def __init__(

@@ -35,14 +35,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RequestMiddleware:
-    """Answers every HTTP request.
+    """Answers every HTTP request; `handlers` are of the routes in the table, one that refuses is its own.
 
-    Attributes:
-        handlers: of the routes; another one, that refuses, is its own.
-        services: what routes share, handed on in the scope.
-        is_draining: whether clients are to go elsewhere.
-        early: asked whether the queue refuses, and told that it did.
-        origins: whose pages may call; None keeps all out.
+    `services` are handed on in the scope. Without `origins` no page but our own may call.
     """
 
     routes: RouteTable

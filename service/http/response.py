@@ -84,7 +84,6 @@ def accepts_gzip(accept_encoding: bytes | None) -> bool:
 
 @functools.lru_cache(maxsize=64)  # a request asks several times, and clients send the same few
 def _ranges(accept: bytes) -> Mapping[str, float]:
-    """The weight of each range."""
     if accept.count(b",") + accept.count(b";") >= MOST_RANGES:  # taking 32 KB of them apart holds the event loop
         raise NotAcceptable(f"Accept: more than {MOST_RANGES} ranges and parameters", param="Accept")
     found = {}

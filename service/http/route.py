@@ -64,21 +64,19 @@ class Route:
     """One method of one path.
 
     Attributes:
-        method: HTTP method; a route for GET answers HEAD, too.
+        method: a route for GET answers HEAD, too.
         path: template; `{name:path}` matches slashes. Narrower templates are declared before wider ones.
-        endpoint: makes the answer.
-        access: who may call it.
         is_queued: waits for the workers, so it is refused before its body is read while they have too much to do.
         is_probe: asked by machines under any host name, every few seconds: on both ports, and never traced.
         is_shared: on the admin port as well as on the first one.
         error_shape: how its failures are written.
         body_error_shapes: the same for bodies of other APIs at the same path, by a field that only theirs have.
         summary: its line in the OpenAPI document, which leaves a route without one out.
-        tag: the API that it belongs to, in that document.
-        answer: the document's entry of a good answer. Its content types are those that the route answers.
-        raises: failures of the document beside those that follow from the rest of the declaration.
-        parameters: the document's entries of parameters in the path.
-        request_body: the document's entry of a body that the endpoint reads itself.
+        tag: the API that it belongs to, in that document, as all that follows.
+        answer: a good answer. Its content types are those that the route answers.
+        raises: failures beside those that follow from the rest of the declaration.
+        parameters: those in the path.
+        request_body: one that the endpoint reads itself.
     """
 
     method: Method

@@ -129,12 +129,8 @@ def empty_result(plan: EncodePlan, manifest: Manifest) -> Encoded[Any, Any]:
 class EncodeCall:
     """One call.
 
-    Args:
-        plan: the requested outputs of all inputs.
-        names: what the caller calls them.
-        progress: called with how many more are done; None for no one.
-        most_tokens: of each text of a row; what is more is cut off.
-        role: how texts are read, which says how many tokens they have; None for texts as they are.
+    `names` is what the caller calls the inputs, `most_tokens` bounds each text of a row, and `role` says how texts are
+    read, None for texts as they are.
 
     Attributes:
         input_ids: of each input, once it is done; empty if they are not wanted.
@@ -242,12 +238,7 @@ def cut(portion: Sequence[TokenizedInput]) -> Iterator[list[TokenizedInput]]:
 
 
 async def score_all(runner: Runner, scoring: Scoring, progress: Progress | None) -> Scores:
-    """Scores all documents; `progress` is called with how many more are done.
-
-    Raises:
-        WrongTask: the model returns no score of two texts.
-        ServiceError: whatever keeps one from being scored.
-    """
+    """Scores all documents; `progress` is called with how many more are done. Raises `ServiceError`."""
     manifest = runner.manifest
     if reads_pairs(scoring, manifest):
         request, most = scoring.pair_request(), scoring.most_tokens_of_pair
@@ -278,11 +269,7 @@ def _vector_call(runner: Runner, scoring: Scoring, texts: ScoredTexts, progress:
 
 
 def require_task(manifest: Manifest, *tasks: Task) -> None:
-    """Refuses requests to a model for another task.
-
-    Raises:
-        WrongTask: naming the call to use.
-    """
+    """Raises `WrongTask`, which names the call to use, for a model for another task."""
     if manifest.task not in tasks:
         call = "explain" if manifest.task == "embedding" else "explain_score"
         raise WrongTask(f"{manifest.model} is for {manifest.task.replace('_', '-')}, not for {tasks[0]}: call {call}")

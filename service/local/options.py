@@ -1,6 +1,6 @@
 """What Python calls take: texts in whatever holds them, and options as `POST /encode` and the others name them.
 
-A call is read as a body of JSON is, with Python's types instead of JSON's.
+A call is read as a body of JSON is, with Python's types instead of JSON's, and refused with `Invalid` as that would be.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -129,11 +129,7 @@ class ZeroShotBody(ZeroShotRequest):
 
 
 def read_call(inputs: Any, pairs: Any, options: Mapping[str, Any]) -> tuple[EncodeRequest, Inputs]:
-    """What is asked for, and of what; any number of inputs or pairs, also none.
-
-    Raises:
-        Invalid: as for a body that holds the same; or an encoding, which arrays have none of.
-    """
+    """What is asked for, and of what; any number of inputs or pairs, also none. Arrays have no encoding."""
     if (inputs is None) == (pairs is None):
         raise Invalid.at("inputs", "give either inputs or pairs")
     name, values = ("inputs", inputs) if pairs is None else ("pairs", pairs)
@@ -153,11 +149,7 @@ def read_call(inputs: Any, pairs: Any, options: Mapping[str, Any]) -> tuple[Enco
 
 
 def read_score_call(queries: Any, documents: Any, options: Mapping[str, Any]) -> Scoring:
-    """Texts to score, any number of them.
-
-    Raises:
-        Invalid: as for a body that holds the same.
-    """
+    """Texts to score, any number of them."""
     texts = {"queries": _texts(queries, "queries"), "documents": _texts(documents, "documents")}
     call = validate(ScoreBody, {**texts, **_plain_options(options)})
     given, found = _as_list(call.queries), _as_list(call.documents)
@@ -170,11 +162,7 @@ def read_score_call(queries: Any, documents: Any, options: Mapping[str, Any]) ->
 
 
 def read_rerank_call(query: Any, documents: Any, options: Mapping[str, Any]) -> tuple[Scoring, int | None]:
-    """Documents to order, any number of them; and how many of the best are wanted.
-
-    Raises:
-        Invalid: as for a body that holds the same.
-    """
+    """Documents to order, any number of them; and how many of the best are wanted."""
     texts = {"query": _as_json(query), "documents": _texts(documents, "documents")}
     call = validate(RerankBody, {**texts, **_plain_options(options)})
     return replace(_as_scoring([call.query], call, "query"), attention=call.attention), call.top_n
@@ -183,11 +171,10 @@ def read_rerank_call(query: Any, documents: Any, options: Mapping[str, Any]) -> 
 def read_classify_call(
     inputs: Any, pairs: Any, options: Mapping[str, Any], manifest: Manifest
 ) -> tuple[EncodeRequest, Inputs]:
-    """What a classifier is asked.
+    """What a classifier is asked, scores alone.
 
     Raises:
         WrongTask: the model is no classifier.
-        Invalid: as `read_call`; or an output that is no score.
     """
     if manifest.task != "classification":
         task = manifest.task.replace("_", "-")
@@ -199,21 +186,13 @@ def read_classify_call(
 
 
 def read_zero_shot_call(inputs: Any, labels: Any, options: Mapping[str, Any]) -> ZeroShotRequest:
-    """Texts and labels, any number of them.
-
-    Raises:
-        Invalid: as for a body that holds the same.
-    """
+    """Texts and labels, any number of them."""
     texts = {"inputs": _texts(inputs, "inputs"), "candidate_labels": _texts(labels, "candidate_labels")}
     return validate(ZeroShotBody, {**texts, **_as_json(dict(options))})
 
 
 def read_explain_call(a: str, b: str | None, options: Mapping[str, Any]) -> ExplainRequest:
-    """Two texts to compare, or what a classifier reads.
-
-    Raises:
-        Invalid: as for a body that holds the same.
-    """
+    """Two texts to compare, or what a classifier reads."""
     request = validate(ExplainRequest, {"a": _as_json(a), "b": _as_json(b), **_plain_options(options)})
     for field, neutral in (("level", "token"), ("top_pairs", None)):
         if getattr(request, field) != neutral:
@@ -247,8 +226,7 @@ def _read(values: Any, *, is_paired: bool) -> Inputs:
 def _texts(values: Any, name: str) -> Any:
     """What a call names as texts, as JSON would hold it.
 
-    Raises:
-        Invalid: naming the first element that is not of the kind of the first; a table of missing values has some.
+    The first element that is not of the kind of the first is named; a table of missing values has some.
     """
     texts = _as_json(_listed(values, name))
     if not isinstance(texts, list) or not texts:
@@ -265,9 +243,6 @@ def _listed(values: Any, name: str) -> Any:
     """Generators, arrays of pyarrow, columns of pandas and polars and the like as a list.
 
     Bytes stay as they are: Python counts them through as numbers, but they are no token ids.
-
-    Raises:
-        Invalid: a table or a mapping, which Python counts through by their names, or a set, which has no order.
     """
     if isinstance(values, Mapping) or hasattr(values, "columns"):
         raise Invalid.at(name, f"got a {type(values).__name__}, which has columns or keys; give one of them")

@@ -194,7 +194,7 @@ def log_request(fields: Mapping[str, Any]) -> None:
 def configure(level: str, stream: IO[bytes] | None = None, *, fields: Mapping[str, Any] | None = None) -> JsonHandler:
     """Makes every logger of the process write JSON lines, to standard error unless told otherwise.
 
-    Lines below `level` are left out. `fields` of every line say which of several processes writes it.
+    `fields` of every line say which of several processes writes it.
     """
     handler = JsonHandler(_standard_error() if stream is None else stream, fields)
     root = logging.getLogger()

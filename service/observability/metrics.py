@@ -75,8 +75,6 @@ PADDING_BUCKETS = (0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
 SIZES = {"small": 512, "medium": 8192, "large": math.inf}
 """Classes of requests by their most tokens: how long a request may take depends on them."""
 
-ANONYMOUS_MEMORY_HELP = "Memory that the kernel cannot take back by reading a file again: without mapped weights."
-
 _EXEMPLAR_CHARACTERS = 128  # of names and values together (OpenMetrics 1.0, Exemplars); a longer id is left out
 
 
@@ -86,9 +84,6 @@ class Metrics:
     Args:
         routes: every (route template, method, status) that has a series from the start.
         reasons: codes of the errors that are refusals.
-
-    Attributes:
-        registry: everything, as the library sees it.
     """
 
     def __init__(self, routes: Iterable[tuple[str, str, int]], reasons: Iterable[str]) -> None:
@@ -122,9 +117,7 @@ class Metrics:
         gauge = functools.partial(Gauge, registry=registry)
         self.in_flight = gauge(REQUESTS_IN_FLIGHT, "Requests being answered.")
         self.ready = gauge(READY, "1 while the process takes traffic, else 0.")
-        gauge(CPU_LIMIT, "Cores that affinity and cgroup leave this process.").set(core_limit())
-        gauge(MEMORY_LIMIT, "Memory that cgroup and machine leave this process.").set(memory_limit() or math.nan)
-        gauge(MEMORY_ANONYMOUS, ANONYMOUS_MEMORY_HELP).set_function(anonymous_memory)
+        add_resources(registry, "this process")
         self._families = _families(registry)
         self._models: dict[str, ModelMetrics] = {}
 
@@ -163,63 +156,56 @@ class Metrics:
             self.count_refusal(context.error_code)
 
 
+def add_resources(registry: CollectorRegistry, whose: str) -> None:
+    """Adds what this process uses, and the limits of what it stands for."""
+    gauge = functools.partial(Gauge, registry=registry)
+    gauge(CPU_LIMIT, f"Cores that affinity and cgroup leave {whose}.").set(core_limit())
+    gauge(MEMORY_LIMIT, f"Memory that cgroup and machine leave {whose}.").set(memory_limit() or math.nan)
+    unmapped = "Memory that the kernel cannot take back by reading a file again: without mapped weights."
+    gauge(MEMORY_ANONYMOUS, unmapped).set_function(anonymous_memory)
+
+
 Family = Counter | Gauge | Histogram
 
 
 def _families(registry: CollectorRegistry) -> dict[str, Family]:
     """The metrics that each model has series of, by name."""
+    found: dict[str, Family] = {}
 
-    def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-        return Histogram(name, text, (*labels, "model"), buckets=buckets, registry=registry)
-
-    def counter(name: str, text: str) -> Counter:
-        return Counter(name, text, ("model",), registry=registry)
-
-    def gauge(name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, ("model", *labels), registry=registry)
+    def add(kind: Callable[..., Family], name: str, text: str, *labels: str, **options: Any) -> None:
+        found[name] = kind(name, text, (*labels, "model"), registry=registry, **options)
 
     stages = "Time by stage, once a request; queue and inference are the longest among its texts."
-    return {
-        STAGE_DURATION: histogram(STAGE_DURATION, stages, STAGE_BUCKETS, "stage"),
-        ANSWER_DURATION: histogram(
-            ANSWER_DURATION,
-            "Requests answered 200 whose texts the model ran, by their tokens.",
-            REQUEST_BUCKETS,
-            "size",
-        ),
-        INPUT_TOKENS: histogram(INPUT_TOKENS, "Tokens of each text encoded, after truncation.", INPUT_BUCKETS),
-        BATCH_TEXTS: histogram(BATCH_TEXTS, "Texts in one run of the model.", TEXTS_BUCKETS),
-        BATCH_TOKENS: histogram(BATCH_TOKENS, "Tokens in one run of the model, without padding.", TOKENS_BUCKETS),
-        BATCH_PADDING_RATIO: histogram(
-            BATCH_PADDING_RATIO, "Share of a run's tokens that were padding.", PADDING_BUCKETS
-        ),
-        TEXTS: counter(TEXTS, "Texts encoded."),
-        TOKENS: counter(TOKENS, "Tokens encoded, special tokens included."),
-        TRUNCATED_TEXTS: counter(TRUNCATED_TEXTS, "Texts encoded whose end was cut off."),
-        ATTENTION_REQUESTS: counter(ATTENTION_REQUESTS, "Requests answered with attention weights."),
-        ATTENTION_BYTES: counter(ATTENTION_BYTES, "Attention weights answered, in bytes of float32."),
-        PADDING_TOKENS: counter(PADDING_TOKENS, "Positions of batches that were padding."),
-        WORKER_BUSY: counter(WORKER_BUSY, "Time that workers spent running the model, all of them together."),
-        QUEUE_TEXTS: gauge(QUEUE_TEXTS, "Texts waiting for a worker."),
-        QUEUE_TOKENS: gauge(QUEUE_TOKENS, "Tokens waiting for a worker."),
-        QUEUE_LIMIT_TOKENS: gauge(QUEUE_LIMIT_TOKENS, "Tokens that may wait; beyond, requests are refused."),
-        QUEUE_OLDEST_AGE: gauge(QUEUE_OLDEST_AGE, "How long the text that waits longest has waited."),
-        TOKENIZER_QUEUE_CHARACTERS: gauge(TOKENIZER_QUEUE_CHARACTERS, "Characters of long texts waiting for a thread."),
-        EXPLAIN_QUEUE_VECTORS: gauge(EXPLAIN_QUEUE_VECTORS, "Token vectors of texts explained through the network."),
-        MODEL_READY: gauge(MODEL_READY, "1 while the model is loaded and its workers answer, else 0."),
-        MODEL_LOAD: gauge(MODEL_LOAD, "What verifying, loading and warming up the model took."),
-        WORKERS: gauge(WORKERS, "Threads that run the model."),
-        INTRA_OP_THREADS: gauge(INTRA_OP_THREADS, "Threads of ONNX Runtime inside one run."),
-        MODEL_INFO: gauge(MODEL_INFO, "The models that answer.", *MODEL_LABELS),
-    }
+    answers = "Requests answered 200 whose texts the model ran, by their tokens."
+    add(Histogram, STAGE_DURATION, stages, "stage", buckets=STAGE_BUCKETS)
+    add(Histogram, ANSWER_DURATION, answers, "size", buckets=REQUEST_BUCKETS)
+    add(Histogram, INPUT_TOKENS, "Tokens of each text encoded, after truncation.", buckets=INPUT_BUCKETS)
+    add(Histogram, BATCH_TEXTS, "Texts in one run of the model.", buckets=TEXTS_BUCKETS)
+    add(Histogram, BATCH_TOKENS, "Tokens in one run of the model, without padding.", buckets=TOKENS_BUCKETS)
+    add(Histogram, BATCH_PADDING_RATIO, "Share of a run's tokens that were padding.", buckets=PADDING_BUCKETS)
+    add(Counter, TEXTS, "Texts encoded.")
+    add(Counter, TOKENS, "Tokens encoded, special tokens included.")
+    add(Counter, TRUNCATED_TEXTS, "Texts encoded whose end was cut off.")
+    add(Counter, ATTENTION_REQUESTS, "Requests answered with attention weights.")
+    add(Counter, ATTENTION_BYTES, "Attention weights answered, in bytes of float32.")
+    add(Counter, PADDING_TOKENS, "Positions of batches that were padding.")
+    add(Counter, WORKER_BUSY, "Time that workers spent running the model, all of them together.")
+    add(Gauge, QUEUE_TEXTS, "Texts waiting for a worker.")
+    add(Gauge, QUEUE_TOKENS, "Tokens waiting for a worker.")
+    add(Gauge, QUEUE_LIMIT_TOKENS, "Tokens that may wait; beyond, requests are refused.")
+    add(Gauge, QUEUE_OLDEST_AGE, "How long the text that waits longest has waited.")
+    add(Gauge, TOKENIZER_QUEUE_CHARACTERS, "Characters of long texts waiting for a thread.")
+    add(Gauge, EXPLAIN_QUEUE_VECTORS, "Token vectors of texts explained through the network.")
+    add(Gauge, MODEL_READY, "1 while the model is loaded and its workers answer, else 0.")
+    add(Gauge, MODEL_LOAD, "What verifying, loading and warming up the model took.")
+    add(Gauge, WORKERS, "Threads that run the model.")
+    add(Gauge, INTRA_OP_THREADS, "Threads of ONNX Runtime inside one run.")
+    add(Gauge, MODEL_INFO, "The models that answer.", *MODEL_LABELS)
+    return found
 
 
 class ModelMetrics:
-    """What is counted of one model, whose name is the value of the label `model`.
-
-    Attributes:
-        stages: seconds of requests by stage.
-    """
+    """What is counted of one model, whose name is the value of the label `model`; `stages` are its seconds by stage."""
 
     def __init__(self, name: str, families: Mapping[str, Any]) -> None:
         self._name = name
@@ -229,22 +215,12 @@ class ModelMetrics:
         self._answers: dict[str, Any] = {size: answer_duration.labels(size, name) for size in SIZES}
         self._own: dict[str, Any] = {key: one.labels(name) for key, one in families.items() if key not in _MORE_LABELS}
 
-    def set_model(
-        self,
-        labels: Mapping[str, str],
-        *,
-        workers: int,
-        intra_op_threads: int,
-        queue_tokens: int,
-        load_seconds: float = math.nan,
-    ) -> None:
-        """Sets which model it is, with how many threads, how much may wait, and how long it took to load."""
+    def set_model(self, labels: Mapping[str, str], gauges: Mapping[str, float]) -> None:
+        """Sets which model it is, and gauges by name."""
         self._families[MODEL_INFO].remove_by_labels({"model": self._name})  # of what had this name before
         self._families[MODEL_INFO].labels(model=self._name, **labels).set(1)
-        self._own[WORKERS].set(workers)
-        self._own[INTRA_OP_THREADS].set(intra_op_threads)
-        self._own[QUEUE_LIMIT_TOKENS].set(queue_tokens)
-        self._own[MODEL_LOAD].set(load_seconds)
+        for name, value in gauges.items():
+            self._own[name].set(value)
 
     def watch(self, gauges: Mapping[str, Callable[[], float]]) -> None:
         """Reads gauges from here at each scrape, by name."""

@@ -18,13 +18,12 @@ Stage = Literal["tokenize", "queue", "inference", "postprocess", "serialize"]
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """One run of the model that has ended. B texts, S the longest of them.
+    """One run of the model that has ended.
 
     Attributes:
-        texts: B; 0, as tokens, of a run that was cancelled or failed, and of one that explains.
-        tokens: real tokens.
-        padded_tokens: B * S.
-        inference_seconds: how long it ran.
+        texts: 0, as tokens, of a run that was cancelled or failed, and of one that explains.
+        tokens: without padding.
+        padded_tokens: texts times the longest one's tokens.
     """
 
     texts: int

@@ -44,7 +44,7 @@ class Assignment:
     """What a child is told before anything else.
 
     Attributes:
-        index: which of the processes it is, from 0; one that replaces another has the same.
+        index: its place, from 0; one that replaces another has the same.
         settings: its own, of JSON's types.
         cores: that it is tied to; None for all.
         load: where the function is that makes its runner, as `module:name`; None for the service's own.
@@ -134,15 +134,9 @@ def line_of(kind: str, **fields: Any) -> bytes:
 
 
 def give_connection(channel: socket.socket, descriptor: int, was_answered: bool = False) -> bool:
-    """Hands a connection on; the caller's own descriptor stays open, and is theirs to close.
+    """Hands a connection on, and whether a request was answered on it; False if the other side takes none at present.
 
-    Args:
-        channel: to the other side.
-        descriptor: of the connection.
-        was_answered: whether it waits for its next request, and no more for its first one.
-
-    Returns:
-        False if the other side does not take any at present, or no more.
+    The caller's own descriptor stays open, and is theirs to close.
     """
     try:
         socket.send_fds(channel, [_MARKS[was_answered]], [descriptor])

@@ -1,7 +1,6 @@
 """A child: `python -m service.processes.child CONNECTIONS CONTROL`, the descriptors of its two lines to the parent.
 
-Only the parent starts it. What it is comes as the first message over the second line. Its connections come over the
-first one. The parent decides when it ends.
+Only the parent starts it, and decides when it ends. What it is comes as the first message over the second line.
 """
 
 import asyncio
@@ -58,10 +57,7 @@ def _load_of(assignment: Assignment) -> Load:
 
 
 class ChildServer(Server, ProcessGroup):
-    """One of several processes behind one port.
-
-    Connections come over one line from the parent, and idle ones go back there; `control` is the line of messages.
-    """
+    """One of several processes: connections come over one line from the parent, messages over `control`."""
 
     _link: Link
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import signal
 import socket
 import sys
@@ -14,7 +13,6 @@ from typing import Literal, Self
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from service.machine import anonymous_memory, core_limit, memory_limit
 from service.observability import metrics as names
 from service.observability.snapshots import Snapshot, merge_snapshots, take_snapshot, totals_of
 from service.processes.channel import Assignment, Link, Message, give_connection, line_of, take_connection
@@ -36,11 +34,9 @@ class ChildProcess:
     """A process that serves.
 
     Attributes:
-        index: which of the processes it is, from 0.
-        state: how far it is.
+        index: its place, from 0.
         connections: where connections are handed on, and come back from.
-        given: connections that were handed on to it.
-        closed: how many of them have ended.
+        given: how many were handed on to it; `closed` of them have ended.
         silence: looks at it since it last said that its workers answer.
         metrics: the last that it gave; None before.
         was_ready: when it became ready, by the loop's clock; None before.
@@ -153,12 +149,10 @@ class ChildProcess:
 
 
 class Children:
-    """Every child that has not ended.
+    """Every child that has not ended, those too that leave or are not ready yet.
 
     Attributes:
-        all: of them, those too that leave or are not ready yet.
         serving: by place, those that are to serve; a place misses while its process is dead.
-        is_ending: whether none is to serve any more.
     """
 
     def __init__(self, places: int) -> None:
@@ -208,11 +202,7 @@ class Children:
 
 
 class ParentMetrics:
-    """The metrics of all: the parent's own, its children's, and the last counts known of children that ended.
-
-    Attributes:
-        restarts: children that were started because others died.
-    """
+    """The metrics of all: the parent's own, its children's, and the last counts known of children that ended."""
 
     def __init__(self, processes: int, is_ready: Callable[[], bool]) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # published without annotations
@@ -221,10 +211,7 @@ class ParentMetrics:
         gauge = partial(Gauge, registry=self._registry)
         gauge(names.PROCESSES, "Processes that serve, without the one that starts them.").set(processes)
         gauge(names.READY, "1 while all processes take traffic, else 0.").set_function(lambda: float(is_ready()))
-        gauge(names.CPU_LIMIT, "Cores that affinity and cgroup leave all processes.").set(core_limit())
-        gauge(names.MEMORY_ANONYMOUS, names.ANONYMOUS_MEMORY_HELP).set_function(anonymous_memory)
-        memory = gauge(names.MEMORY_LIMIT, "Memory that cgroup and machine leave all processes.")
-        memory.set(memory_limit() or math.nan)
+        names.add_resources(self._registry, "all processes")
         self.restarts = Counter(
             names.PROCESS_RESTARTS,
             "Processes started instead of ones that died. What one counted since the last scrape is lost with it.",

@@ -41,11 +41,7 @@ logger = logging.getLogger(__name__)
 def supervise(settings: Settings, processes: int, load: object, program: str) -> int:
     """Runs several processes until they are told to end; returns the exit code.
 
-    Args:
-        settings: of all together.
-        processes: how many.
-        load: the function that makes a runner, at the top of its module; None for the service's own.
-        program: what the service was started as, for messages.
+    `load` makes a runner and is at the top of its module; None for the service's own.
 
     Raises:
         StartFailure: a port is taken, or no process can be started.
@@ -258,13 +254,9 @@ class Supervisor:
 
 
 def delay_after_death(deaths: dict[int, int], index: int, was_ready: float | None, now: float) -> float | None:
-    """Counts a death and returns the seconds to wait before the next start; None if the service must give up.
+    """Counts a death of a row at its place; the seconds to wait before the next start, None to give up.
 
-    Args:
-        deaths: in a row, of each place.
-        index: the place of the process that died.
-        was_ready: when it had become ready; None if it had not.
-        now: by the same clock.
+    `was_ready` says when the process had become ready, None if it had not.
     """
     is_steady = was_ready is not None and now - was_ready >= STEADY_SECONDS
     row = deaths[index] = 1 if is_steady else deaths.get(index, 0) + 1

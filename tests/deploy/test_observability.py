@@ -51,7 +51,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Every series that the service exports, as one process or as several, with its labels."""
     _, services = create_app(read_settings(["--model", str(tmp_path_factory.mktemp("model"))]), Readiness())
     labels = dict.fromkeys(names.MODEL_LABELS, "x")
-    services.metrics.of_model("x").set_model(labels, workers=1, intra_op_threads=1, queue_tokens=1)
+    services.metrics.of_model("x").set_model(labels, {})
     page, _ = write_page("", services.metrics.registry)
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(page.decode()):

@@ -77,20 +77,11 @@ def serve(fake_artifact: Path) -> Iterator[Serve]:
     """Starts apps with flags, ready unless told otherwise."""
     started: list[Served] = []
 
-    def start(
-        *flags: str,
-        backend: FakeBackend | None = None,
-        ready: bool = True,
-        tracing: OpenTelemetryTracing | None = None,
-        routes: Sequence[Route] = ROUTES,
-        decomposer: FakeDecomposer | None = None,
-    ) -> Served:
-        settings = settings_of(fake_artifact, *flags)
-        served = Served(settings, backend or FakeBackend(), tracing, routes, decomposer)
-        started.append(served)
+    def start(*flags: str, backend: FakeBackend | None = None, ready: bool = True, **parts: Any) -> Served:
+        started.append(Served(settings_of(fake_artifact, *flags), backend or FakeBackend(), **parts))
         if ready:
-            served.start()
-        return served
+            started[-1].start()
+        return started[-1]
 
     yield start
     for served in started:

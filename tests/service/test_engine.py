@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from operator import methodcaller
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,9 +20,8 @@ from service.batching.jobs import JobResult
 from service.errors import InferenceFailed, Invalid, NotReady, TooLarge, WrongTask
 from service.local.calls import PART_TOKENS, PARTS_AT_ONCE, PORTION_TEXTS
 from service.local.options import AttentionOptions
-from service.runner import Runner
 from service.settings import Settings
-from tests.service.conftest import Serve, Served
+from tests.service.conftest import Served
 from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, SEP, VOCABULARY, FakeBackend, load_fake_engine
 from tests.service.process import wait_until
 from tests.service.routes.test_encode import expected_vector, ids_of
@@ -47,13 +47,16 @@ def random_texts(count: int) -> list[str]:
     return [" ".join(row[: 1 + index % 6]) for index, row in enumerate(words)]
 
 
+TEXTS = random_texts(600)
+
+
 def test_it_answers_as_http_does(engine: Engine, served: Served) -> None:
     attention: AttentionOptions = {"layers": [1, 0], "heads": [1], "level": "word"}
     encoded = engine.encode([TEXT, ""], attention=attention, dimensions=5)
     answer = served.encode({"inputs": [TEXT, ""], "attention": attention, "dimensions": 5}).json()
     assert isinstance(encoded.embeddings, np.ndarray)
     np.testing.assert_array_equal(encoded.embeddings, np.array(answer["embeddings"], np.float32))
-    assert encoded.items == answer["items"]
+    assert (encoded.kind, encoded.labels, encoded.items) == ("embeddings", (), answer["items"])
     assert encoded.attention is not None
     for found, expected in zip(encoded.attention, answer["attention"], strict=True):
         assert found["words"] == expected["words"]
@@ -119,12 +122,6 @@ def test_inputs_come_in_what_python_holds_them_in(engine: Engine) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, err_msg=str(type(inputs)))
 
 
-def test_an_array_of_gates_holds_whole_places_as_floats(engine: Engine) -> None:
-    engine.encode(TEXT, head_mask=np.array([[0, 0, 0.5]]))
-    with pytest.raises(Invalid, match=r"head_mask.0.0: Input should be a valid integer"):
-        engine.encode(TEXT, head_mask=np.array([[0.5, 0, 0.5]]))
-
-
 def test_options_take_numpy_s_numbers_and_arrays(engine: Engine) -> None:
     expected = engine.encode(TEXT, dimensions=3, attention={"layers": [0, 1], "heads": [1]}, normalize=False)
     attention: Any = {"layers": np.arange(2), "heads": (np.int64(1),)}
@@ -133,6 +130,7 @@ def test_options_take_numpy_s_numbers_and_arrays(engine: Engine) -> None:
     )
     np.testing.assert_array_equal(found.embeddings, expected.embeddings)
     np.testing.assert_equal(found.attention, expected.attention)
+    engine.encode(TEXT, head_mask=np.array([[0, 0, 0.5]]))  # whole places, as floats
 
 
 def test_threads_share_one_engine(engine: Engine, backend: FakeBackend) -> None:
@@ -160,28 +158,65 @@ def test_the_queue_never_holds_more_than_its_share(engine: Engine, backend: Fake
     assert max(most) <= QUEUED_TOKENS
 
 
+class Column(list[Any]):
+    """As pandas, polars (`to_list`) and pyarrow (`to_pylist`) hold one; counted through it gives their own scalars."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("it is asked for a list")
+
+
+class Series(Column):
+    def to_list(self) -> list[Any]:
+        return self[:]
+
+
+class ArrowArray(Column):
+    def to_pylist(self) -> list[Any]:
+        return self[:]
+
+
+WRONG_INPUTS: list[tuple[Any, str]] = [
+    (None, "inputs: give either inputs or pairs"),
+    (bytes([CLS, 5, SEP]), "inputs: "),  # no token ids
+    ([[]], r"inputs\[0\]: "),
+    ([None], r"inputs\[0\]: expected a text, got NoneType"),
+    ([TEXT, None], r"inputs\[1\]: expected a text, got NoneType"),
+    ([[CLS, SEP], "cat"], r"inputs\[1\]: expected a list, got str"),
+    (Series([TEXT, "cat", float("nan")]), r"inputs\[2\]: expected a text, got float"),
+    (SimpleNamespace(columns=()), "inputs: got a SimpleNamespace, which has columns or keys; give one of them"),
+    ({"text": TEXT}, "inputs: got a dict, which has columns or keys; give one of them"),
+    ({TEXT, "cat"}, "inputs: got a set, which has no order; give a list"),
+    ({TEXT: 1}.keys(), "inputs: got a dict_keys, which has no order; give a list"),
+    ([*TEXTS, "cat \ud800"], r"inputs\[600\]: character 4 is half of a surrogate pair"),
+]
+REFUSED: list[tuple[Callable[[Any], object], Any, str]] = [
+    (lambda engine: engine.encode(TEXT, dimensions=HIDDEN_SIZE + 1), Invalid, "dimensions: "),
+    (lambda engine: engine.encode(TEXT, colour="red"), Invalid, "colour: no such field"),
+    (lambda engine: engine.encode(TEXT, encoding_format="base64"), Invalid, "encoding_format: .* no base64"),
+    (lambda engine: engine.encode(TEXT, encoding_format="float16"), Invalid, "encoding_format: .* no float16"),
+    (lambda engine: engine.encode(TEXT, head_mask=np.array([[0.5, 0, 0.5]])), Invalid, "head_mask.0.0: .* integer"),
+    (lambda engine: engine.classify(TEXT), WrongTask, "tests/fake is for embedding"),
+    (lambda engine: engine.score([TEXT] * 2, [TEXT] * 3), Invalid, "queries: 2 queries and 3 documents"),
+    (lambda engine: engine.score([TEXT, 3], [TEXT] * 2), Invalid, r"queries\[1\]: expected a text, got int"),
+    (lambda engine: engine.score(TEXT, {"cat": 1}), Invalid, "documents: got a dict, which has columns or keys"),
+    (lambda engine: engine.rerank(TEXT, [TEXT], top_n=0), Invalid, "top_n: "),
+    (lambda engine: engine.rerank([TEXT], [TEXT]), Invalid, "query: "),
+    (lambda engine: engine.rerank(TEXT, ["cat", None]), Invalid, r"documents\[1\]: expected a text, got NoneType"),
+    (lambda engine: engine.explain(TEXT, "\ud800"), Invalid, "b: character 0 is half of a surrogate pair"),
+    (lambda engine: engine.encode("cat " * 40, truncate=False), TooLarge, r"inputs\[0\]: 42 tokens"),
+    (lambda engine: engine.encode([*TEXTS, "cat " * 40], truncate=False), TooLarge, r"inputs\[600\]: 42 tokens"),
+    (lambda engine: engine.encode([[CLS] * (MAX_LENGTH + 1)]), TooLarge, r"inputs\[0\]: 17 token ids"),
+]
+
+
 @pytest.mark.parametrize(
-    ("call", "error"),
-    [
-        (lambda engine: engine.encode(TEXT, dimensions=HIDDEN_SIZE + 1), Invalid),
-        (lambda engine: engine.encode(TEXT, colour="red"), Invalid),
-        (lambda engine: engine.encode(TEXT, encoding_format="base64"), Invalid),
-        (lambda engine: engine.encode(TEXT, encoding_format="float16"), Invalid),
-        (lambda engine: engine.classify(TEXT), WrongTask),
-        (lambda engine: engine.score([TEXT] * 2, [TEXT] * 3), Invalid),
-        (lambda engine: engine.score([TEXT, 3], [TEXT] * 2), Invalid),
-        (lambda engine: engine.rerank(TEXT, [TEXT], top_n=0), Invalid),
-        (lambda engine: engine.rerank([TEXT], [TEXT]), Invalid),
-        (lambda engine: engine.encode(bytes([CLS, 5, SEP])), Invalid),  # no token ids
-        (lambda engine: engine.encode(None), Invalid),
-        (lambda engine: engine.encode([[]]), Invalid),
-        (lambda engine: engine.encode("cat " * 40, truncate=False), TooLarge),
-        (lambda engine: engine.encode([*random_texts(600), "cat " * 40], truncate=False), TooLarge),
-        (lambda engine: engine.encode([[CLS] * (MAX_LENGTH + 1)]), TooLarge),
-    ],
+    ("call", "error", "message"),
+    [*REFUSED, *((methodcaller("encode", inputs), Invalid, message) for inputs, message in WRONG_INPUTS)],
 )
-def test_what_cannot_be_encoded_is_refused(engine: Engine, call: Callable[[Engine], object], error: Any) -> None:
-    with pytest.raises(error):
+def test_what_cannot_be_encoded_is_refused_by_its_place(
+    engine: Engine, call: Callable[[Engine], object], error: Any, message: str
+) -> None:
+    with pytest.raises(error, match=f"^{message}"):
         call(engine)
     assert engine.encode(TEXT).items == [{"tokens": 5, "truncated": False}]
 
@@ -214,14 +249,6 @@ def test_a_callback_that_calls_the_engine_is_refused(engine: Engine) -> None:
     thread.start()
     thread.join(30)
     assert refused == ["`progress` is called on the engine's own thread: call the engine from another one"]
-
-
-def test_half_a_surrogate_pair_is_refused_by_its_place(engine: Engine) -> None:
-    with pytest.raises(Invalid, match=r"inputs\[600\]: character 4 is half of a surrogate pair"):
-        engine.encode([*random_texts(600), "cat \ud800"])
-    with pytest.raises(Invalid, match="^b: character 0 is half of a surrogate pair"):
-        engine.explain(TEXT, "\ud800")
-    assert engine.encode(TEXT).items == [{"tokens": 5, "truncated": False}]
 
 
 def test_a_closed_engine_says_so(settings: Settings, backend: FakeBackend) -> None:
@@ -263,26 +290,21 @@ def test_a_call_for_which_the_system_has_no_thread_fails_and_the_next_one_runs(
     assert items == [{"tokens": 5, "truncated": False}]
 
 
-def test_closing_ends_calls_that_wait(settings: Settings, backend: FakeBackend) -> None:
+@pytest.mark.parametrize(
+    ("texts", "is_held"),  # those that wait, and those that are still tokenised
+    [(random_texts(3000), True), (["the cat sat on the mat " * 8] * (2 * QUEUED_TOKENS // MAX_LENGTH), False)],
+    ids=["waits", "tokenises"],
+)
+def test_closing_ends_a_call(settings: Settings, backend: FakeBackend, texts: list[str], is_held: bool) -> None:
     engine = load_fake_engine(settings, backend)
-    backend.gate.clear()
-    with ThreadPoolExecutor(1) as threads:
-        call = threads.submit(engine.encode, random_texts(3000))
-        wait_until(lambda: bool(backend.batches))
-        engine.close(timeout=0.1)
-        backend.gate.set()
-        with pytest.raises(NotReady):
-            call.result(30)
-
-
-def test_closing_ends_a_call_that_still_tokenises(settings: Settings, backend: FakeBackend) -> None:
-    engine = load_fake_engine(settings, backend)
-    backend.seconds = 0.01
-    texts = ["the cat sat on the mat " * 8] * (2 * QUEUED_TOKENS // MAX_LENGTH)
+    backend.seconds = 0.0 if is_held else 0.01
+    if is_held:
+        backend.gate.clear()
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(engine.encode, texts)
         wait_until(lambda: bool(backend.batches))
-        assert engine.close()
+        assert engine.close(timeout=0.1 if is_held else 30) != is_held
+        backend.gate.set()
         with pytest.raises(NotReady):
             call.result(30)
 
@@ -361,14 +383,6 @@ def test_an_interrupted_call_leaves_nothing_in_the_queue(
     backend.gate.set()
 
 
-def test_the_service_needs_no_thread_of_its_own(serve: Serve) -> None:
-    before = set(threading.enumerate())  # engines of other tests may still be open
-    served = serve()
-    served.encode({"inputs": TEXT})
-    assert isinstance(served.engine, Runner)
-    assert not [thread for thread in threading.enumerate() if thread.name == "engine" and thread not in before]
-
-
 def test_it_explains_as_http_does(engine: Engine, served: Served) -> None:
     options: dict[str, Any] = {"dimensions": 5, "prompt": "a "}
     explained = engine.explain(TEXT, "dog", **options)
@@ -380,56 +394,6 @@ def test_it_explains_as_http_does(engine: Engine, served: Served) -> None:
         assert (side.tokens, side.truncated) == (expected["tokens"], expected["truncated"])
         assert [list(offset) for offset in side.offsets] == expected["offsets"]
         np.testing.assert_array_equal(side.saliency, np.array(expected["saliency"], np.float32))
-
-
-def test_a_result_says_what_it_holds(engine: Engine) -> None:
-    encoded = engine.encode(TEXT)
-    assert (encoded.kind, encoded.labels) == ("embeddings", ())
-    with pytest.raises(AttributeError, match=r"this model returns no scores: read .embeddings"):
-        _ = encoded.scores
-
-
-class Column(list[Any]):
-    """As pandas, polars (`to_list`) and pyarrow (`to_pylist`) hold one; counted through it gives their own scalars."""
-
-    def __iter__(self) -> Iterator[Any]:
-        raise AssertionError("it is asked for a list")
-
-
-class Series(Column):
-    def to_list(self) -> list[Any]:
-        return self[:]
-
-
-class ArrowArray(Column):
-    def to_pylist(self) -> list[Any]:
-        return self[:]
-
-
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        (SimpleNamespace(columns=()), "inputs: got a SimpleNamespace, which has columns or keys; give one of them"),
-        ({"text": TEXT}, "inputs: got a dict, which has columns or keys; give one of them"),
-        ({TEXT, "cat"}, "inputs: got a set, which has no order; give a list"),
-        ({TEXT: 1}.keys(), "inputs: got a dict_keys, which has no order; give a list"),
-        ([TEXT, None], r"inputs\[1\]: expected a text, got NoneType"),
-        (Series([TEXT, "cat", float("nan")]), r"inputs\[2\]: expected a text, got float"),
-        ([None], r"inputs\[0\]: expected a text, got NoneType"),
-        ([[CLS, SEP], "cat"], r"inputs\[1\]: expected a list, got str"),
-    ],
-)
-def test_what_holds_no_texts_is_refused_by_its_place(engine: Engine, inputs: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        engine.encode(inputs)
-
-
-def test_documents_are_texts_too(engine: Engine) -> None:
-    with pytest.raises(Invalid, match=r"documents\[1\]: expected a text, got NoneType"):
-        engine.rerank(TEXT, ["cat", None])  # type: ignore[list-item]
-    with pytest.raises(Invalid, match="documents: got a dict, which has columns or keys"):
-        engine.score(TEXT, {"cat": 1})
-    np.testing.assert_array_equal(engine.score(TEXT, Series(["cat"])), engine.score(TEXT, ["cat"]))
 
 
 WRONG_CALLS = """

@@ -49,9 +49,11 @@ def is_reached(address: str, port: int) -> bool:
 
 def test_a_unix_socket_replaces_the_file_of_one_that_is_gone_and_no_other(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    bind_unix(path).close()  # a process that was killed leaves its file
-    with bind_unix(path) as listener:
-        assert address_of(listener) == f"unix:{path}"
+    with listening(read_settings(["--model", "any", "--uds", str(path)])) as (_, first):
+        first[0].close()  # it drains, or was killed: the file stays
+        successor = bind_unix(path)
+    with successor:
+        assert address_of(successor) == f"unix:{path}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             client.connect(str(path))
         with pytest.raises(StartFailure, match=f"cannot listen on {path}: Address already in use; .* another --uds"):
@@ -87,12 +89,3 @@ def test_port_that_is_taken() -> None:
         ours = listening(read_settings(["--model", "any", "--port", str(port)]))
         with pytest.raises(StartFailure, match=message), ours:
             pass
-
-
-def test_a_unix_socket_of_a_successor_stays(tmp_path: Path) -> None:
-    path = tmp_path / "socket"
-    with listening(read_settings(["--model", "any", "--uds", str(path)])) as (_, first):
-        first[0].close()  # it drains
-        successor = bind_unix(path)
-    with successor, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.connect(str(path))

@@ -1,5 +1,4 @@
 import ctypes
-import logging
 import os
 import platform
 import re
@@ -84,19 +83,18 @@ def test_reads_the_least_quota_up_to_the_mount(tmp_path: Path, files: dict[str, 
         ("400000 100000", 8, 4),
         ("390000 100000", 8, 3),  # a fraction is rounded down
         ("50000 100000", 8, 1),  # and never to nothing
+        ("max 100000", None, 6),  # as on macOS
     ],
 )
 def test_takes_the_lesser_of_affinity_and_quota(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, affinity: int, cores: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, affinity: int | None, cores: int
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(affinity)))
-    assert usable_cores(tree(tmp_path, {"proc/self/cgroup": "0::/", f"{V2}/cpu.max": quota})) == cores
-
-
-def test_without_an_affinity_all_cores_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    assert usable_cores(tmp_path) == 6
+    if affinity is None:
+        monkeypatch.delattr(os, "sched_getaffinity")
+    else:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(affinity)))
+    assert usable_cores(tree(tmp_path, {"proc/self/cgroup": "0::/", f"{V2}/cpu.max": quota})) == cores
 
 
 @pytest.mark.parametrize("start", [0, 12])  # the second is nicer than the step: no step may go back
@@ -124,69 +122,55 @@ def test_thread_goes_on_where_its_priority_is_not_its_own(monkeypatch: pytest.Mo
 
 GIB = 2**30
 MEMINFO = {"proc/meminfo": "MemTotal:       4194304 kB\nMemFree:        1 kB"}
-LIMITS = {
-    "machine only": ({}, 4 * GIB),
-    "version 2": ({"proc/self/cgroup": "0::/a", "sys/fs/cgroup/a/memory.max": str(GIB)}, GIB),
-    "version 2, none": ({"proc/self/cgroup": "0::/a", "sys/fs/cgroup/a/memory.max": "max"}, 4 * GIB),
-    "version 2, a parent has less": (
-        {
-            "proc/self/cgroup": "0::/a/b",
-            "sys/fs/cgroup/a/b/memory.max": str(2 * GIB),
-            "sys/fs/cgroup/a/memory.max": "9",
-        },
-        9,
-    ),
-    "version 1": ({"proc/self/cgroup": "5:memory:/a", "sys/fs/cgroup/memory/a/memory.limit_in_bytes": str(GIB)}, GIB),
-    "version 1, none": (
-        {"proc/self/cgroup": "5:memory:/", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"},
-        4 * GIB,
-    ),
+GROUP_2, GROUP_1 = {"proc/self/cgroup": "0::/a/b"} | MEMINFO, {"proc/self/cgroup": "5:memory:/a"} | MEMINFO
+LIMITS: dict[str, tuple[dict[str, str], int | None]] = {
+    "nobody knows": ({}, None),
+    "machine only": (MEMINFO, 4 * GIB),
+    "version 2": (GROUP_2 | {f"{V2}/a/b/memory.max": str(GIB)}, GIB),
+    "version 2, none": (GROUP_2 | {f"{V2}/a/b/memory.max": "max"}, 4 * GIB),
+    "version 2, a parent has less": (GROUP_2 | {f"{V2}/a/b/memory.max": str(GIB), f"{V2}/a/memory.max": "9"}, 9),
+    "version 1": (GROUP_1 | {f"{V2}/memory/a/memory.limit_in_bytes": str(GIB)}, GIB),
+    "version 1, none": (GROUP_1 | {f"{V2}/memory/a/memory.limit_in_bytes": "9223372036854771712"}, 4 * GIB),
 }
 
 
 @pytest.mark.parametrize(("files", "expected"), LIMITS.values(), ids=LIMITS)
-def test_limit_is_the_least(tmp_path: Path, files: dict[str, str], expected: int) -> None:
-    assert memory_limit(tree(tmp_path, MEMINFO | files)) == expected
+def test_limit_is_the_least(tmp_path: Path, files: dict[str, str], expected: int | None) -> None:
+    assert memory_limit(tree(tmp_path, files)) == expected
 
 
-def test_nobody_knows(tmp_path: Path) -> None:
-    assert memory_limit(tmp_path) is None
-
-
-Limits = tuple[int, int]
+ENDLESS = resource.RLIM_INFINITY
+REFUSED = ValueError()
 
 
 @pytest.mark.parametrize(
-    ("limits", "raised", "fitting"),
+    ("limits", "asked", "answers", "fitting"),
     [
-        ((2000, 3000), (3000, 3000), 1000),
-        ((1032, 1032), None, 1000),
-        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None, 1000),
-        ((256, 3000), (3000, 3000), 1000),
-        ((256, resource.RLIM_INFINITY), (2**20, resource.RLIM_INFINITY), 1000),
-        ((256, 1000), (1000, 1000), 968),
-        ((256, 3000), ValueError, 256 - 32),  # it cannot be raised
-        ((20, 20), None, 1),
+        ((2000, 3000), [3000], [None], 990),
+        ((1032, 1032), [], [], 990),
+        ((ENDLESS, ENDLESS), [], [], 990),
+        ((256, 3000), [3000], [None], 990),
+        ((256, ENDLESS), [2**20], [None], 990),
+        ((256, 1000), [1000], [None], 958),
+        ((256, ENDLESS), [2**20, 1032], [REFUSED, None], 990),  # it gives less than it names
+        ((256, 3000), [3000, 1032], [REFUSED, REFUSED], 256 - 42),
+        ((20, 20), [], [], 1),
     ],
 )
 def test_the_limit_is_raised_as_far_as_it_goes(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limits: Limits, raised: Any, fitting: int
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    limits: tuple[int, int],
+    asked: list[int],
+    answers: list[ValueError | None],
+    fitting: int,
 ) -> None:
-    setrlimit = Mock(side_effect=raised if raised is ValueError else None)
+    setrlimit = Mock(side_effect=answers)
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
     monkeypatch.setattr(resource, "setrlimit", setrlimit)
-    with caplog.at_level(logging.WARNING):
-        assert make_room(1000) == fitting
-    assert raised is ValueError or [call.args[1] for call in setrlimit.mock_calls] == ([raised] if raised else [])
-    assert ("ulimit -n" in caplog.text) == (fitting < 1000)
-
-
-def test_a_system_that_gives_less_than_it_names_gives_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    setrlimit = Mock(side_effect=[ValueError, None])
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, resource.RLIM_INFINITY))
-    monkeypatch.setattr(resource, "setrlimit", setrlimit)
-    assert make_room(1000, besides=10) == 1000
-    assert setrlimit.call_args.args[1] == (1042, resource.RLIM_INFINITY)
+    assert make_room(990, besides=10) == fitting
+    assert [call.args[1] for call in setrlimit.mock_calls] == [(wanted, limits[1]) for wanted in asked]
+    assert ("ulimit -n" in caplog.text) == (fitting < 990)
 
 
 def test_clients_beyond_the_descriptors_are_told_so(fake_artifact: Path) -> None:

@@ -21,6 +21,7 @@ from service.settings import SettingsError, read_settings
 from tests.service.fake_engine import FakeBackend, load_fake_runner, write_fake_artifact
 
 TEXT = "the cat sat"
+TENSOR = {"name": "text", "datatype": "BYTES", "shape": [1], "data": [TEXT]}
 BY_NAME: dict[str, dict[str, Any]] = {  # every route whose body has the field, and a body that it takes
     "/encode": {"inputs": TEXT},
     "/embed": {"inputs": TEXT},
@@ -92,7 +93,8 @@ def test_every_body_has_the_field() -> None:
     assert bodies == {*BY_NAME, *OF_OTHER_TASKS, "/v1/score", "/v2/models/{model:path}/infer"}
 
 
-def test_the_field_chooses_the_model(started: Both) -> None:
+def test_the_field_chooses_the_model_and_answers_name_it(started: Both) -> None:
+    naming = set()
     for path, body in BY_NAME.items():
         for name, other in (("one", "two"), ("two", "one")):
             before, own = started.ran(other), started.ran(name)
@@ -100,6 +102,10 @@ def test_the_field_chooses_the_model(started: Both) -> None:
             assert answer.status_code == 200, f"{path}: {answer.text}"
             assert started.ran(other) == before, path
             assert path == "/tokenize" or started.ran(name) > own, path
+            if isinstance(answer.json(), dict) and "model" in answer.json():
+                naming.add(path)
+                assert answer.json()["model"] == name
+    assert naming > {"/encode", "/tokenize", "/v1/embeddings", "/embeddings", "/v1/rerank", "/similarity"}
 
 
 def test_a_name_is_looked_at_before_the_task(started: Both) -> None:
@@ -110,39 +116,27 @@ def test_a_name_is_looked_at_before_the_task(started: Both) -> None:
         assert "no such model" not in started.client.post(path, json={**body, "model": "one"}).text, path
 
 
-def test_the_default_answers_who_names_none(started: Both) -> None:
-    assert started.client.post("/encode", json={"inputs": TEXT}).status_code == 200
-    assert (started.ran("one"), started.ran("two")) == (0, 1)
-    assert started.client.get("/info").json()["model"] == "two"
-    assert started.client.get("/info?model=three").status_code == 404
-    assert started.client.get("/info", params={"model": "one"}).status_code == 200
+@pytest.mark.parametrize(
+    ("path", "body", "model"),
+    [
+        ("/encode", {"inputs": TEXT}, "two"),  # the default
+        ("/encode", {"inputs": TEXT, "model": "tests/fake"}, "one"),  # the first that has an artifact's own name
+        ("/v2/models/one/versions/1/infer", {"inputs": [TENSOR]}, "one"),
+    ],
+)
+def test_who_answers(started: Both, path: str, body: Any, model: str) -> None:
+    answer = started.client.post(path, json=body)
+    assert (answer.status_code, answer.json().get("model", answer.json().get("model_name"))) == (200, model)
+    assert {name: started.ran(name) for name in ("one", "two")} == {"one": model == "one", "two": model == "two"}
 
 
-def test_models_are_listed_and_found_by_name(started: Both) -> None:
+def test_models_are_listed_and_described_by_name(started: Both) -> None:
     for path in ("/v1/models", "/models"):
         assert [entry["id"] for entry in started.client.get(path).json()["data"]] == ["one", "two"]
     assert started.client.get("/v1/models/one").json()["id"] == "one"
-    assert started.client.get("/v1/models/three").status_code == 404
-    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": [TEXT]}
-    answer = started.client.post("/v2/models/one/versions/1/infer", json={"inputs": [tensor]})
-    assert answer.json()["model_name"] == "one"
-    assert (started.ran("one"), started.ran("two")) == (1, 0)
-
-
-def test_an_artifacts_own_name_finds_the_first_that_has_it(started: Both) -> None:
-    answer = started.client.post("/encode", json={"inputs": TEXT, "model": "tests/fake"})
-    assert answer.status_code == 200
-    assert (started.ran("one"), started.ran("two")) == (1, 0)
-
-
-def test_answers_name_the_model_as_it_is_served(started: Both) -> None:
-    ranked, compared = {"query": TEXT, "documents": [TEXT]}, {"source": TEXT, "targets": [TEXT]}
-    texts: list[dict[str, Any]] = [{"inputs": TEXT}, {"input": TEXT}, ranked, compared]
-    paths = ("/encode", "/tokenize"), ("/v1/embeddings", "/embeddings"), ("/v1/rerank", "/rerank"), ("/similarity",)
-    for body, of_body in zip(texts, paths, strict=True):
-        for path in of_body:
-            answer = started.client.post(path, json={**body, "model": "two"})
-            assert (answer.status_code, answer.json()["model"]) == (200, "two")
+    assert started.client.get("/info").json()["model"] == "two"
+    paths = {"/v1/models/three": 404, "/info?model=three": 404, "/info?model=one": 200}
+    assert {path: started.client.get(path).status_code for path in paths} == paths
 
 
 def test_each_model_is_counted_by_itself(started: Both) -> None:
@@ -213,8 +207,7 @@ def test_bodies_of_one_model_leave_room_for_the_others(started: Both) -> None:
     assert one.answers.limit == two.answers.limit == started.settings.max_held_answer_bytes // 2
     one.bodies.held = one.bodies.limit
     body = {"inputs": TEXT, "model": "one"}
-    tensor = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": [TEXT]}]}
-    for path, asked in (("/encode", body), ("/v2/models/one/infer", tensor)):
+    for path, asked in (("/encode", body), ("/v2/models/one/infer", {"inputs": [TENSOR]})):
         answer = started.client.post(path, json=asked)
         assert (answer.status_code, "too many request bodies are held" in answer.text) == (429, True)
     assert started.client.post("/encode", json={**body, "model": "two"}).status_code == 200

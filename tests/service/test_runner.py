@@ -1,6 +1,5 @@
 """Which runs are slow and which hang, by what the settings promise."""
 
-import logging
 import threading
 import time
 from dataclasses import replace
@@ -14,9 +13,8 @@ import pytest
 import service.runner
 from model.artifact import ArtifactError, read_manifest
 from polyhead import Engine
-from service import runner as runtime
 from service.batching import executor
-from service.runner import Runner, Runtime, plan_runtime, warn_of_slow_precision
+from service.runner import Runner, plan_runtime, warn_of_slow_precision
 from service.settings import read_settings
 from tests.service.fake_engine import FakeBackend
 
@@ -68,70 +66,54 @@ def test_a_load_that_fails_late_leaves_no_threads(fake_artifact: Path, monkeypat
     assert threading.enumerate() == before
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, *flags: str, cores: int = 4) -> Runtime:
-    monkeypatch.setattr(runtime, "usable_cores", lambda: cores)
-    return plan_runtime(read_settings(["--model", str(Path("some")), *flags]))
+CHOSEN = "3 workers with 2 threads compete for 4 usable cores: set --workers 2, or 0 to have it chosen"
+TOO_MANY = "1 workers with 8 threads compete for 4 usable cores: set --intra-op-threads 4"
 
 
 @pytest.mark.parametrize(
-    ("flags", "workers"),
+    ("flags", "workers", "warnings"),
     [
-        ([], 4),
-        (["--intra-op-threads", "2"], 2),
-        (["--workers", "3"], 3),
-        (["--provider", "cuda"], 1),
+        ("", 4, []),
+        ("--intra-op-threads 2", 2, []),
+        ("--workers 3", 3, []),
+        ("--provider cuda", 1, []),
+        ("--workers 3 --intra-op-threads 2", 3, [CHOSEN]),
+        ("--intra-op-threads 8", 1, [TOO_MANY]),
     ],
 )
 def test_workers_keep_every_core_busy_unless_told_otherwise(
-    flags: list[str], workers: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    flags: str, workers: int, warnings: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert planned(monkeypatch, *flags).workers == workers
-    assert not caplog.records
+    monkeypatch.setattr(service.runner, "usable_cores", lambda: 4)
+    assert plan_runtime(read_settings(["--model", "some", *flags.split()])).workers == workers
+    assert caplog.messages == warnings
 
 
-@pytest.mark.parametrize(
-    ("flags", "warning"),
-    [
-        (
-            ["--workers", "3", "--intra-op-threads", "2"],
-            "3 workers with 2 threads compete for 4 usable cores: set --workers 2, or 0 to have it chosen",
-        ),
-        (
-            ["--intra-op-threads", "8"],
-            "1 workers with 8 threads compete for 4 usable cores: set --intra-op-threads 4",
-        ),
-    ],
-)
-def test_more_threads_than_cores_are_logged(
-    flags: list[str], warning: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    planned(monkeypatch, *flags)
-    assert caplog.messages == [warning]
+SLOW_INT8 = "this int8 artifact is slow on a processor without VNNI"
+SLOW_FP16 = "fp16 is converted at every step on a CPU"
 
 
 @pytest.mark.parametrize(
     ("artifact", "provider", "has_products", "warning"),
     [
-        ({"precision": "int8"}, "cpu", False, "this int8 artifact is slow on a processor without VNNI"),
-        ({"precision": "int8", "fits_16_bits": True}, "cpu", False, ""),
-        ({"precision": "int8"}, "cpu", True, ""),
-        ({"precision": "int8"}, "cpu", None, ""),
-        ({"precision": "fp16"}, "cpu", None, "fp16 is converted at every step on a CPU"),
-        ({"precision": "fp16"}, "cuda", None, ""),
-        ({"precision": "fp32"}, "cpu", False, ""),
+        ({"precision": "int8"}, "cpu", False, SLOW_INT8),
+        ({"precision": "int8", "fits_16_bits": True}, "cpu", False, None),
+        ({"precision": "int8"}, "cpu", True, None),
+        ({"precision": "int8"}, "cpu", None, None),
+        ({"precision": "fp16"}, "cpu", None, SLOW_FP16),
+        ({"precision": "fp16"}, "cuda", None, None),
+        ({"precision": "fp32"}, "cpu", False, None),
     ],
 )
 def test_an_artifact_that_is_slow_here_is_warned_of(
-    default_artifact: Path,
     artifact: dict[str, Any],
     provider: str,
     has_products: bool | None,
-    warning: str,
+    warning: str | None,
+    fake_artifact: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(runtime, "has_integer_products", lambda: has_products)
-    manifest = replace(read_manifest(default_artifact), **artifact)
-    with caplog.at_level(logging.WARNING):
-        warn_of_slow_precision(manifest, provider)
-    assert [message[: len(warning)] for message in caplog.messages] == ([warning] if warning else [])
+    monkeypatch.setattr(service.runner, "has_integer_products", lambda: has_products)
+    warn_of_slow_precision(replace(read_manifest(fake_artifact), **artifact), provider)
+    assert [message.startswith(str(warning)) for message in caplog.messages] == ([] if warning is None else [True])

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -21,10 +20,11 @@ from tests.service.process import fake_server, read_sample, wait_until
 
 
 def test_probes_tell_loading_from_ready_from_draining(fake_artifact: Path, tmp_path: Path) -> None:
+    """By bytecode without docstrings, too."""
     loaded = tmp_path / "loaded"
-    environment = {"FAKE_LOAD_UNTIL": str(loaded), "FAKE_RUN_SECONDS": "1"}
+    environment = {"FAKE_LOAD_UNTIL": str(loaded), "FAKE_RUN_SECONDS": "1", "PYTHONOPTIMIZE": "2"}
     flags = ("--drain-delay", "1", "--max-queue-tokens", "70000")
-    with fake_server(fake_artifact, *flags, **environment) as server, socket.socket() as slow:
+    with fake_server(fake_artifact, *flags, **environment) as server:
         assert server.request("GET", "/healthz")[0] == 200
         status, headers, _ = server.request("GET", "/readyz")
         assert (status, headers["retry-after"]) == (503, "1")
@@ -32,24 +32,23 @@ def test_probes_tell_loading_from_ready_from_draining(fake_artifact: Path, tmp_p
         assert b"polyhead_ready 0.0" in server.request("GET", "/metrics")[2]
         loaded.touch()
         server.wait_until_ready()
-        assert server.request("GET", "/readyz")[0] == 200
+        assert [server.request("GET", path)[0] for path in ("/readyz", "/openapi.json")] == [200, 200]
         wait_until(lambda: metric(server, "polyhead_event_loop_lag_seconds_count") > 1)
         assert_figures_of_the_process(server.request("GET", "/metrics")[2].decode())
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
-        slow.connect(server.address)
-        large = request_bytes({"inputs": ["cat " * 14] * 60, "attention": {"layers": "all"}})
-        slow.sendall(large * 3)
-        wait_until(lambda: metric(server, "polyhead_requests_in_flight") == 2)
-        slow.sendall(large)  # bytes behind a request are not answered
-        server.signal(signal.SIGTERM)
-        wait_until(lambda: server.request("GET", "/readyz")[0] == 503)
-        assert server.request("GET", "/healthz")[0] == 200
-        status, headers, _ = server.request("POST", "/encode", {"inputs": "cat"})
-        assert (status, headers["connection"]) == (200, "close")
-        slow.settimeout(10)
-        status, headers, body = read_answer(slow)
-        assert (status, headers["connection"], len(json.loads(body)["attention"])) == (200, "close", 60)
-        assert slow.recv(1) == b""
+        with server.connect(room=16_384) as slow:
+            large = request_bytes({"inputs": ["cat " * 14] * 60, "attention": {"layers": "all"}})
+            slow.sendall(large * 3)
+            wait_until(lambda: metric(server, "polyhead_requests_in_flight") == 2)
+            slow.sendall(large)  # bytes behind a request are not answered
+            server.signal(signal.SIGTERM)
+            wait_until(lambda: server.request("GET", "/readyz")[0] == 503)
+            assert server.request("GET", "/healthz")[0] == 200
+            status, headers, _ = server.request("POST", "/encode", {"inputs": "cat"})
+            assert (status, headers["connection"]) == (200, "close")
+            slow.settimeout(10)
+            status, headers, body = read_answer(slow)
+            assert (status, headers["connection"], len(json.loads(body)["attention"])) == (200, "close", 60)
+            assert slow.recv(1) == b""
         assert server.wait() == 0
 
 
@@ -66,26 +65,6 @@ def test_signal_while_loading_ends_the_process_with_0(fake_artifact: Path) -> No
     with fake_server(fake_artifact, FAKE_LOAD_SECONDS="0.5") as server:
         assert server.address
         assert server.stop() == 0
-
-
-def test_running_requests_are_answered_before_the_end(fake_artifact: Path) -> None:
-    """By bytecode without docstrings, too."""
-    environment = {"FAKE_RUN_SECONDS": "0.5", "PYTHONOPTIMIZE": "2"}
-    with fake_server(fake_artifact, **environment).wait_until_ready() as server:
-        assert server.request("GET", "/openapi.json")[0] == 200
-        statuses: list[int] = []
-        bodies: list[Any] = [{"inputs": ["cat"] * count} for count in (1, 2, 3)]
-        clients = [
-            threading.Thread(target=lambda body=body: statuses.append(server.request("POST", "/encode", body)[0]))
-            for body in bodies
-        ]
-        for client in clients:
-            client.start()
-        wait_until(lambda: b"polyhead_requests_in_flight 4.0" in server.request("GET", "/metrics")[2])
-        assert server.stop() == 0
-        for client in clients:
-            client.join()
-        assert statuses == [200, 200, 200]
 
 
 def test_requests_beyond_the_shutdown_limit_are_told_so(fake_artifact: Path) -> None:

@@ -21,9 +21,22 @@ def test_flag_beats_variable_beats_default(monkeypatch: pytest.MonkeyPatch) -> N
     assert (settings.model, settings.port, settings.max_texts) == (Path("from-variable"), 9001, 7)
 
 
-@pytest.mark.parametrize(("flags", "tokens"), [("", 512), ("--provider=cuda", 16384), ("--max-batch-tokens=7", 7)])
-def test_a_run_is_larger_on_a_gpu(flags: str, tokens: int) -> None:
-    assert read_settings(["--model", "somewhere", *flags.split()]).batch_tokens == tokens
+HOSTS = "a.example, *.b.example, localhost, 127.0.0.1, [::1], my_service"
+TAKEN: list[tuple[str, str, object]] = [  # flags besides --model, a setting, and what it is then
+    ("", "batch_tokens", 512),
+    ("--provider=cuda", "batch_tokens", 16384),
+    ("--max-batch-tokens=7", "batch_tokens", 7),
+    # what holds one request may be just as large
+    ("--max-queue-tokens=9|--max-request-tokens=9", "max_queue_tokens", 9),
+    ("--max-held-body-bytes=9|--max-body-bytes=9", "max_held_body_bytes", 9),
+    ("--uds=socket|--admin-port=8000", "admin_port", 8000),  # beside a socket every one is free
+    (f"--allowed-hosts={HOSTS}", "allowed_hosts", HOSTS),
+]
+
+
+@pytest.mark.parametrize(("flags", "name", "value"), TAKEN)
+def test_settings_that_are_taken(flags: str, name: str, value: object) -> None:
+    assert getattr(read_settings(["--model", "m", *filter(None, flags.split("|"))]), name) == value
 
 
 def test_every_setting_has_a_flag_and_a_description(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,20 +103,6 @@ def test_wrong_settings_are_one_line(flags: str, message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_what_holds_one_request_may_be_just_as_large() -> None:
-    limits = ("max-held-body-bytes", "max-body-bytes", "max-queue-tokens", "max-request-tokens")
-    assert read_settings(["m", *(f"--{name}=9" for name in limits)]).max_queue_tokens == 9
-
-
-def test_beside_a_socket_every_admin_port_is_free() -> None:
-    assert read_settings(["m", "--uds", "socket", "--admin-port", "8000"]).admin_port == 8000
-
-
-def test_host_names_are_taken() -> None:
-    hosts = "a.example, *.b.example, localhost, 127.0.0.1, [::1], my_service"
-    assert read_settings(["--model", "m", "--allowed-hosts", hosts]).allowed_hosts == hosts
-
-
 def test_misspelt_variables() -> None:
     names = ["POLYHEAD_MODEL", "POLYHEAD_PROT", "POLYHEAD_QZXW", "PATH", "POLYHEAD_MAX_TEXT"]
     meant = {"POLYHEAD_MAX_TEXT": "POLYHEAD_MAX_TEXTS", "POLYHEAD_PROT": "POLYHEAD_PORT", "POLYHEAD_QZXW": None}
@@ -123,17 +122,22 @@ def test_a_setting_that_is_missing_names_the_variable_that_was_misspelt(
     assert capsys.readouterr().err == f"python -m service: {message}\n"
 
 
-@pytest.mark.parametrize("given", [",", " , ", " "])
-def test_keys_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
-    """A slip in a template would open the service to everybody."""
-    monkeypatch.setenv("POLYHEAD_API_KEYS", given)
-    with pytest.raises(SettingsError, match="POLYHEAD_API_KEYS.* holds no key"):
-        read_settings(["--model", "any"])
-
-
-@pytest.mark.parametrize("name", ["MODEL", "MODEL_STORE", "UDS", "API_KEYS_FILE"])
-def test_a_path_that_is_empty_is_not_the_working_directory(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        # a slip in a template would open the service to everybody
+        *(("API_KEYS", keys, "POLYHEAD_API_KEYS.* holds no key") for keys in (",", " , ", " ")),
+        # or mean the working directory
+        *(
+            (path, "", rf"\(POLYHEAD_{path}\): expected a path")
+            for path in ("MODEL", "MODEL_STORE", "UDS", "API_KEYS_FILE")
+        ),
+    ],
+)
+def test_a_variable_that_a_template_left_empty(
+    monkeypatch: pytest.MonkeyPatch, name: str, given: str, message: str
+) -> None:
     monkeypatch.setenv("POLYHEAD_MODEL", "any")
-    monkeypatch.setenv(f"POLYHEAD_{name}", "")
-    with pytest.raises(SettingsError, match=rf"\(POLYHEAD_{name}\): expected a path"):
+    monkeypatch.setenv(f"POLYHEAD_{name}", given)
+    with pytest.raises(SettingsError, match=message):
         read_settings([])

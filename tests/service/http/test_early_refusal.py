@@ -17,7 +17,7 @@ from service.http.early_refusal import ALERT_SECONDS, EarlyRefusals
 from service.http.protocol import FIRST_PAUSE, LEAST_RETRY_AFTER, PAUSE_GROWTH
 from service.http.route import RouteTable
 from service.observability.metrics import Metrics
-from tests.service.http.test_protocol import PROBE, connected, request_bytes
+from tests.service.http.test_protocol import PROBE, connected, metric, request_bytes
 from tests.service.process import fake_server
 
 KEY = "k" * 20
@@ -157,15 +157,6 @@ def test_who_waits_as_asked_is_never_held_up(storm: Storm) -> None:
         storm.now += RETRY_AFTER
 
 
-def test_an_accepted_request_ends_the_row(storm: Storm) -> None:
-    storm.ask()
-    storm.ask()
-    assert storm.pause() > 0
-    storm.queue.is_full = False
-    assert storm.ask() == b""
-    assert storm.tasks == 1
-
-
 def test_who_is_refused_on_the_usual_way_is_read_later_too() -> None:
     storm = Storm()
     pauses = []
@@ -252,9 +243,8 @@ def test_a_real_queue_refuses_early(fake_artifact: Path) -> None:
         server.wait_for_line("requests refused early")
         assert set(tally.statuses) <= {200, 429}
         assert tally.with_retry_after == tally.refused
-        page = server.request("GET", "/metrics")[2].decode()
         rejected, answered = (
-            next(float(line.split()[-1]) for line in page.splitlines() if line.startswith(series))
+            metric(server, series)
             for series in (
                 'polyhead_requests_rejected_total{reason="overloaded"}',
                 'polyhead_request_duration_seconds_count{method="POST",route="/encode",status="429"}',

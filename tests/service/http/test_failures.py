@@ -6,7 +6,9 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -232,25 +234,19 @@ def test_bodies_of_all_requests_are_held_within_a_budget(serve: Serve) -> None:
     assert served.services.body_budget.held == 0
 
 
-def test_backend_failure_is_500_with_a_fixed_text(serve: Serve) -> None:
-    backend = FakeBackend()
-    backend.fails = True
-    served = serve(backend=backend)
-    response = served.encode({"inputs": "slow"})
-    assert (response.status_code, error_of(response)["code"]) == (500, InferenceFailed.code)
-    assert "told to fail" not in response.text
-    assert served.encode({"inputs": "cat"}).status_code == 200
-
-
-def test_unexpected_failure_is_500_with_a_fixed_text(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    def explode(*_args: object, **_kwargs: object) -> None:
-        raise RuntimeError(f"cannot handle {CANARY}")
-
-    monkeypatch.setattr(served.engine.tokenizer, "_encode", explode)
-    response = served.encode({"inputs": CANARY})
-    assert (response.status_code, error_of(response)["code"]) == (500, "internal_error")
+@pytest.mark.parametrize(
+    ("place", "code"), [("backend.run", InferenceFailed.code), ("engine.tokenizer._encode", "internal_error")]
+)
+def test_a_failure_of_ours_is_500_with_a_fixed_text(
+    served: Served, place: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, _, name = place.rpartition(".")
+    failing = Mock(side_effect=RuntimeError(f"cannot handle {CANARY}"))
+    with monkeypatch.context() as broken:
+        broken.setattr(attrgetter(owner)(served), name, failing)
+        response = served.encode({"inputs": CANARY})
+    assert (response.status_code, error_of(response)["code"]) == (500, code)
     assert CANARY not in response.text
-    monkeypatch.undo()
     assert served.encode({"inputs": "cat"}).status_code == 200
 
 

@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from service.http.response import PART_BYTES
-from tests.service.http.test_protocol import error_code, metric, read_answer, read_failure, request_bytes, send_in
+from tests.service.http.test_protocol import (
+    PROBE,
+    error_code,
+    large_request,
+    metric,
+    read_answer,
+    read_failure,
+    request_bytes,
+    send_in,
+)
 from tests.service.process import ServerProcess, fake_server, wait_until
 
 KEY, ANOTHER = "sesame-sesame-sesame-sesame", "another-another-another"
@@ -82,18 +91,10 @@ def test_body_that_does_not_come_is_cut_off(strict_server: ServerProcess) -> Non
     assert (line["route"], line["error"]) == ("/encode", "request_timeout")
 
 
-def test_client_that_says_nothing_is_cut_off(strict_server: ServerProcess) -> None:
-    with strict_server.connect() as connection:
-        assert connection.recv(1) == b""
-
-
 def test_answer_that_nobody_reads_is_cut_off(strict_server: ServerProcess) -> None:
-    body = {"inputs": ["cat " * 14] * 256, "output": "tokens", "attention": {"layers": "all"}}
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect(strict_server.address)
+    with strict_server.connect(room=4096) as connection:
         for _ in range(8):  # the kernel takes a few megabytes by itself
-            connection.sendall(request_bytes(body))
+            connection.sendall(large_request(256))
         wait_until(lambda: metric(strict_server, "polyhead_texts_total") >= 256, seconds=20)
         wait_until(lambda: not is_established(connection), seconds=20)
         received = b""
@@ -106,9 +107,8 @@ def test_answer_that_nobody_reads_is_cut_off(strict_server: ServerProcess) -> No
 @pytest.mark.alone  # 16 MB are read in a second
 @pytest.mark.parametrize("texts", [50, 1000])  # one write, and several
 def test_answer_that_is_read_steadily_arrives_whole(strict_server: ServerProcess, texts: int) -> None:
-    body = {"inputs": ["cat " * 14] * texts, "output": "tokens", "attention": {"layers": "all"}}
     with strict_server.connect() as connection:
-        connection.sendall(request_bytes(body))
+        connection.sendall(large_request(texts))
         answer = read_answer(connection)[2]
         assert (len(answer) > PART_BYTES) == (texts > 50)
         assert len(json.loads(answer)["embeddings"]) == texts
@@ -116,11 +116,8 @@ def test_answer_that_is_read_steadily_arrives_whole(strict_server: ServerProcess
 
 @pytest.mark.alone
 def test_answer_that_is_read_too_slowly_piece_by_piece_is_cut_off(strict_server: ServerProcess) -> None:
-    body = {"inputs": ["cat " * 14] * 1000, "output": "tokens", "attention": {"layers": "all"}}
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        connection.connect(strict_server.address)
-        connection.sendall(request_bytes(body))
+    with strict_server.connect(room=65_536) as connection:
+        connection.sendall(large_request(1000))
         part = connection.recv(65_536)
         size, received = int(part.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]), 0
         with suppress(ConnectionResetError):
@@ -142,20 +139,23 @@ def is_established(connection: socket.socket) -> bool:
     return any(row[1].endswith(server) and row[2].endswith(client) and row[3] == "01" for row in rows)
 
 
-def test_blank_line_between_requests_does_not_hold_the_connection(strict_server: ServerProcess) -> None:
+@pytest.mark.parametrize(
+    "asked",  # and the status that each is answered with
+    [
+        [],
+        # a request behind a blank line is answered (RFC 9112, 2.2)
+        [(b"\r\n" + PROBE, 200), (b"\r\n\r\n" + PROBE, 200), (b"\r\n", None)],
+        [(REFUSED + b"Content-Length: 4\r\n\r\nab", 415), (b"cd", None)],
+    ],
+    ids=["nothing", "blank lines between requests", "the rest of a refused body"],
+)
+def test_a_connection_without_a_request_is_closed(
+    strict_server: ServerProcess, asked: list[tuple[bytes, int | None]]
+) -> None:
     with strict_server.connect() as connection:
-        for _ in range(2):  # a request behind a blank line is answered (RFC 9112, 2.2)
-            connection.sendall(b"\r\nGET /healthz HTTP/1.1\r\nHost: test\r\n\r\n")
-            assert read_answer(connection)[0] == 200
-            connection.sendall(b"\r\n")
-        assert_closed_in_time(connection)
-
-
-def test_rest_of_a_refused_body_does_not_hold_the_connection(strict_server: ServerProcess) -> None:
-    with strict_server.connect() as connection:
-        connection.sendall(REFUSED + b"Content-Length: 4\r\n\r\nab")
-        assert read_answer(connection)[0] == 415
-        connection.sendall(b"cd")
+        for sent, status in asked:
+            connection.sendall(sent)
+            assert status is None or read_answer(connection)[0] == status
         assert_closed_in_time(connection)
 
 
@@ -163,7 +163,7 @@ def test_quiet_connection_is_kept(strict_server: ServerProcess) -> None:
     with strict_server.connect() as connection:
         for pause in (0, 0.7):  # longer than the timeout of a request that has begun
             time.sleep(pause)
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n")
+            connection.sendall(PROBE)
             assert read_answer(connection)[0] == 200
 
 
@@ -281,11 +281,6 @@ def test_headers_over_the_limit_get_431(guarded_server: ServerProcess, head: byt
         assert read_failure(connection) == (431, "close", "headers_too_large")
 
 
-def test_headers_within_the_limit_pass(guarded_server: ServerProcess) -> None:
-    status, _, _ = guarded_server.request("GET", "/healthz", x_long="a" * 1700)
-    assert status == 200
-
-
 @pytest.mark.parametrize("endless", [b"X-Long: ", b"5;extension="])
 def test_what_never_ends_behind_a_body_is_cut_off(guarded_server: ServerProcess, endless: bytes) -> None:
     """Each piece alone is within the limit, the last of them passes it; the parser would keep them all."""
@@ -298,8 +293,8 @@ def test_what_never_ends_behind_a_body_is_cut_off(guarded_server: ServerProcess,
         assert read_failure(connection) == (431, "close", "headers_too_large")
 
 
-def test_a_body_in_many_pieces_is_no_header(guarded_server: ServerProcess) -> None:
-    sent = request_bytes({"inputs": "cat " * 2000}, HOST_AND_KEY[1])
+def test_headers_within_the_limit_and_a_body_in_many_pieces_pass(guarded_server: ServerProcess) -> None:
+    assert guarded_server.request("GET", "/healthz", x_long="a" * 1700)[0] == 200
     with guarded_server.connect() as connection:
-        send_in(connection, sent, 12)
+        send_in(connection, request_bytes({"inputs": "cat " * 2000}, HOST_AND_KEY[1]), 12)
         assert read_answer(connection)[0] == 200

@@ -18,35 +18,24 @@ def channel() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_a_connection_goes_on_where_the_giver_stopped(channel: tuple[socket.socket, socket.socket]) -> None:
-    client, served = socket.socketpair()
-    with client:
+def test_connections_come_in_their_order_and_go_on_where_the_giver_stopped(
+    channel: tuple[socket.socket, socket.socket],
+) -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    for index, (client, served) in enumerate(pairs):
         client.sendall(b"sent before")
         with served:
-            assert give_connection(channel[0], served.fileno())
-        found = take_connection(channel[1])
-        assert found is not None
-        with found[0] as taken:
-            assert taken.recv(100) == b"sent before"
-            taken.sendall(b"answer")
-        assert client.recv(100) == b"answer"
-        assert client.recv(100) == b""
-
-
-def test_connections_come_one_by_one_in_their_order(channel: tuple[socket.socket, socket.socket]) -> None:
-    pairs = [socket.socketpair() for _ in range(3)]
-    for index, (_, served) in enumerate(pairs):
-        assert give_connection(channel[0], served.fileno(), was_answered=index == 1)
-        served.close()
+            assert give_connection(channel[0], served.fileno(), was_answered=index == 1)
     for index, (client, _) in enumerate(pairs):
         found = take_connection(channel[1])
         assert found is not None
-        taken, was_answered = found
-        assert was_answered == (index == 1)
-        taken.sendall(b"%d" % index)
-        assert client.recv(1) == b"%d" % index
-        taken.close()
-        client.close()
+        with client, found[0] as taken:
+            assert found[1] == (index == 1)
+            assert taken.recv(100) == b"sent before"
+            taken.sendall(b"%d" % index)
+            assert client.recv(100) == b"%d" % index
+            taken.close()
+            assert client.recv(100) == b""
     with pytest.raises(BlockingIOError):
         take_connection(channel[1])
 

@@ -5,7 +5,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
@@ -90,12 +89,10 @@ def test_a_child_in_whose_place_another_serves_is_not_missed() -> None:
 
 def test_each_start_comes_later_until_there_is_none() -> None:
     deaths: dict[int, int] = {}
-    delays = [delay_after_death(deaths, 0, None, 5.0) for _ in range(MOST_DEATHS + 1)]
-    assert delays.pop() is None
-    waits = [delay for delay in delays if delay is not None]
-    assert len(waits) == MOST_DEATHS
-    assert waits[0] < 1
-    assert all(later == min(10, 2 * sooner) for sooner, later in pairwise(waits))
+    first, *delays = [delay_after_death(deaths, 0, None, 5.0) for _ in range(MOST_DEATHS + 1)]
+    assert first is not None
+    assert first < 1
+    assert delays == [*(min(10, 2.0**row * first) for row in range(1, MOST_DEATHS)), None]
 
 
 def test_a_process_that_served_for_long_begins_anew_and_places_are_apart() -> None:
@@ -158,25 +155,24 @@ def test_limits_on_all_requests_are_shared_and_those_on_one_are_not(fake_artifac
 
 
 @pytest.mark.parametrize(
-    ("precision", "flags", "expected"), [("fp32", (), 2), ("int8", (), 3), ("fp32", ("--provider", "cuda"), 1)]
+    ("precision", "flags", "cores", "expected"),
+    [
+        ("fp32", "--processes 0", 12, 2),
+        ("int8", "--processes 0", 12, 3),
+        ("int8", "--processes 0", 2, 1),
+        ("fp32", "--processes 0 --provider cuda", 12, 1),
+        (None, "--processes 0", 12, 1),  # no artifact, which one process complains of
+        ("int8", "", 12, 1),
+        ("int8", "--processes 7", 12, 7),
+    ],
 )
 def test_the_number_is_chosen_by_cores_and_precision(
-    machine: pytest.MonkeyPatch, tmp_path: Path, precision: str, flags: tuple[str, ...], expected: int
+    machine: pytest.MonkeyPatch, tmp_path: Path, precision: Any, flags: str, cores: int, expected: int
 ) -> None:
-    directory = write_fake_artifact(tmp_path / "artifact")
-    write_manifest(directory, replace(make_manifest(directory), precision=precision))
-    assert processes_of(settings_of(directory, "--processes", "0", *flags)) == expected
-
-
-def test_one_process_is_the_default_and_two_cores_are_one_s(machine: pytest.MonkeyPatch, fake_artifact: Path) -> None:
-    assert processes_of(settings_of(fake_artifact)) == 1
-    assert processes_of(settings_of(fake_artifact, "--processes", "7")) == 7
-    machine.setattr(shares, "usable_cores", lambda: 2)
-    assert processes_of(settings_of(fake_artifact, "--processes", "0")) == 1
-
-
-def test_an_artifact_that_is_none_is_left_to_one_process_to_complain_of(tmp_path: Path) -> None:
-    assert processes_of(settings_of(tmp_path, "--processes", "0")) == 1
+    machine.setattr(shares, "usable_cores", lambda: cores)
+    if precision is not None:
+        write_manifest(tmp_path, replace(make_manifest(write_fake_artifact(tmp_path)), precision=precision))
+    assert processes_of(settings_of(tmp_path, *flags.split())) == expected
 
 
 class FakeChild:
