@@ -2,32 +2,21 @@
 
 import itertools
 from collections.abc import Iterator
+from copy import deepcopy
 
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
-from deploy.observability import rows
-from deploy.observability.overview import overview
+from deploy.observability.overview import OBJECTIVES, OVERVIEW
 from deploy.observability.panels import RUNBOOK_PLACE, SOURCE, STEP, series
+from deploy.observability.rows import ROWS, STARTED
 from service.observability import metrics as names
-
-UID = "polyhead"
-ROWS = (  # the overview stands open above them
-    rows.objectives,
-    rows.latency,
-    rows.traffic,
-    rows.served_models,
-    rows.batching,
-    rows.saturation,
-    rows.attention,
-    rows.instances,
-)
 
 
 def write_dashboard(runbook_url: str | None) -> str:
     """The dashboard as JSON, its panels numbered in their order; links lead to the runbook if it is published."""
-    made = dashboard.Dashboard("Polyhead").uid(UID).tags(["polyhead"]).timezone("browser").readonly()
+    made = dashboard.Dashboard("Polyhead").uid("polyhead").tags(["polyhead"]).timezone("browser").readonly()
     made = made.description(
         "An attention encoder behind HTTP. Made by `python -m deploy.observability`: edit it there."
     )
@@ -39,16 +28,14 @@ def write_dashboard(runbook_url: str | None) -> str:
     for chosen in _variables(runbook_url):
         made = made.with_variable(chosen)
     number = itertools.count(1)
-    title, panels = overview()
-    made = made.with_row(dashboard.Row(title).id(next(number)))
-    for panel in panels:
+    made = made.with_row(dashboard.Row("Overview").id(next(number)))
+    for panel in deepcopy(OVERVIEW):
         if not runbook_url:
             panel.links([])  # type: ignore[attr-defined]  # every kind has it
         made = made.with_panel(panel.id(next(number)))  # type: ignore[attr-defined]  # likewise
-    for row in ROWS:
-        title, panels = row()
+    for title, panels in {"Objectives": OBJECTIVES, **ROWS}.items():
         collapsed = dashboard.Row(title).id(next(number))
-        for panel in panels:
+        for panel in deepcopy(panels):
             collapsed = collapsed.with_panel(panel.id(next(number)))  # type: ignore[attr-defined]  # likewise
         made = made.with_row(collapsed)
     built = made.build()
@@ -61,7 +48,7 @@ def _annotations() -> Iterator[dashboard.AnnotationQuery]:
     """Moments that explain a change: where kube-state-metrics is there, every new revision of the Deployment."""
     generation = 'kube_deployment_status_observed_generation{deployment=~"polyhead(-.*)?"}'
     moments = {
-        "Started": (f"changes({series(rows.STARTED)}[{STEP}]) > 0", "orange"),
+        "Started": (f"changes({series(STARTED)}[{STEP}]) > 0", "orange"),
         "Deployment changed": (f"changes({generation}[{STEP}]) > 0", "blue"),
     }
     for name, (expression, colour) in moments.items():

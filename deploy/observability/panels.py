@@ -12,7 +12,6 @@ from grafana_foundation_sdk.models import prometheus as query_looks
 
 Panel = Builder[models.Panel]
 Made = TypeVar("Made", stat.Panel, timeseries.Panel, heatmap.Panel, table.Panel)
-Row = tuple[str, list[Panel]]  # title, panels
 Levels = Sequence[tuple[float | None, str]]  # from which value on, which colour
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -20,6 +19,7 @@ RUNBOOK_PLACE = "${runbook}"  # a constant of the dashboard
 STAT_HEIGHT, HEIGHT = 4, 8
 FULL_WIDTH = 24
 NEUTRAL: Levels = ((None, "blue"),)
+SHARE = "percentunit"  # Grafana's name of the unit
 
 
 def make_stat(
