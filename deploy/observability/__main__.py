@@ -9,9 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from deploy.observability.alerts import make_alerts, make_prometheus_rule
 from deploy.observability.dashboard import write_dashboard
-from deploy.observability.objectives import Document, describe_objectives, make_rules
+from deploy.observability.objectives import Document, describe_objectives, make_alerts, make_prometheus_rule, make_rules
 
 DEPLOY = Path(__file__).parents[1]
 HEADER = "# Made by `python -m deploy.observability`: change it there.\n"

@@ -9,9 +9,9 @@ import argparse
 import random
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -72,18 +72,14 @@ def main() -> None:
 
 def _send(addresses: Sequence[Address], requests: Sequence[Request], rate: float, seconds: float) -> None:
     """Requests at a rate to each instance, whether it keeps up or not."""
-    threads = [
-        threading.Thread(
-            target=run_open_loop,
-            args=(address, requests[index::INSTANCES], poisson_schedule(rate, seconds, seed=index)),
-            kwargs={"connections": CONNECTIONS},
-        )
-        for index, address in enumerate(addresses)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as pool:
+        runs = []
+        for index, address in enumerate(addresses):
+            arrivals = poisson_schedule(rate, seconds, seed=index)
+            some = requests[index::INSTANCES]
+            runs.append(pool.submit(run_open_loop, address, some, arrivals, connections=CONNECTIONS))
+    for run in runs:
+        run.result()
 
 
 def _parse() -> argparse.Namespace:
