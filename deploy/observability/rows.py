@@ -238,7 +238,6 @@ ROWS: dict[str, list[Panel]] = {
                 "Workers": total(names.WORKERS, by=EACH),
                 "Threads a run": total(names.INTRA_OP_THREADS, by=EACH),
             },
-            key="instance",
             units={"Requests": "reqps", "p95": "s", "Memory": "bytes", "Up for": "s", "Loaded in": "s"},
             hidden=("Serves", "Time", "__name__", "job", "source"),
         )
