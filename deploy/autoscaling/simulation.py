@@ -88,32 +88,19 @@ class Trace:
     large_every: float = 0.0  # seconds between two requests of 63,000 tokens, on average; 0 is never
 
 
-def _between(at: float, start: float, length: float) -> float:
-    """0 before `start`, 1 after `start + length`, and evenly between."""
-    return min(1.0, max(0.0, (at - start) / length))
-
-
 def _spike(at: float) -> float:
     """From 1.2 replicas' worth to five times that within half a minute, and back after ten minutes."""
-    return 1.2 * (1 + 4 * (_between(at, 5 * MINUTE, 30) - _between(at, 15 * MINUTE, 30)))
-
-
-def _sawtooth(at: float) -> float:
-    """A rise of twenty minutes that falls at once, again and again."""
-    return 1.0 + 5.5 * (at % (20 * MINUTE)) / (20 * MINUTE)
-
-
-def _bursts(at: float) -> float:
-    """Half as much again for ten seconds of each minute and a half, as recorded traffic has it."""
-    return 4.2 if at % 90 < 10 else 2.8
+    return float(np.interp(at, [5 * MINUTE, 5.5 * MINUTE, 15 * MINUTE, 15.5 * MINUTE], [1.2, 6.0, 6.0, 1.2]))
 
 
 TRACES = {
     "steady": Trace(lambda _: 8.0, 20 * MINUTE, start=10),
     "large": Trace(lambda _: 0.1, 20 * MINUTE, start=2, large_every=120),
-    "bursts": Trace(_bursts, 15 * MINUTE, start=5),
+    # Half as much again for ten seconds of each minute and a half, as recorded traffic has it.
+    "bursts": Trace(lambda at: 4.2 if at % 90 < 10 else 2.8, 15 * MINUTE, start=5),
     "spike": Trace(_spike, 30 * MINUTE, start=2),
-    "sawtooth": Trace(_sawtooth, 60 * MINUTE, start=2),
+    # A rise of twenty minutes that falls at once, again and again.
+    "sawtooth": Trace(lambda at: 1.0 + 5.5 * (at % (20 * MINUTE)) / (20 * MINUTE), 60 * MINUTE, start=2),
 }
 
 

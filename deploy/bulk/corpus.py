@@ -8,6 +8,7 @@ Ray nor how a text becomes a vector.
 import hashlib
 import io
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -99,7 +100,8 @@ def _sources_at(uri: str) -> list[Source]:
         folder = place.rpartition("/")[0]
     else:
         listed = filesystem.get_file_info(FileSelector(path, recursive=True))
-        files = [one for one in listed if one.type == FileType.File and _is_shown(one.path.removeprefix(path))]
+        files = [one for one in listed if one.type == FileType.File]
+        files = [one for one in files if not re.search("(^|/)[._]", one.path.removeprefix(path).lstrip("/"))]
         folder, base = place.removesuffix("/"), PurePosixPath(path)
     sources = [
         Source(f"{folder}/{quote(name, URI_LETTERS)}{mark}{options}", name, KINDS[kind], one.size)
@@ -112,10 +114,6 @@ def _sources_at(uri: str) -> list[Source]:
         has = f"it has {', '.join(endings[:8])}" if endings else "it is empty"
         raise WrongCorpus(f"{uri} holds no file to encode: expected {', '.join(KINDS)}; {has}")
     return sources
-
-
-def _is_shown(path: str) -> bool:
-    return not any(part.startswith((".", "_")) for part in PurePosixPath(path).parts)
 
 
 def check_source(source: Source, columns: Columns) -> None:

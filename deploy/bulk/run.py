@@ -19,13 +19,12 @@ from ray.exceptions import RayError
 
 from deploy.bulk.corpus import Columns, WrongCorpus, check_source, find_sources, uri_of
 from deploy.bulk.encoder import TextEncoder, check_choices
-from deploy.bulk.output import AnotherRun, Output
+from deploy.bulk.output import SUMMARY, AnotherRun, Output
 from deploy.bulk.pipeline import Load, encode_corpus, quiet, shown, start_tally
+from export.command import INTERRUPTED
 from model.artifact import Artifact, ArtifactError, identity
 from service.errors import ServiceError
 from service.machine import usable_cores
-
-INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 
 def run(options: argparse.Namespace, load: Load = TextEncoder.load) -> int:
@@ -99,7 +98,7 @@ def _run(options: argparse.Namespace, load: Load) -> dict[str, Any]:
             "removed": removed,
             "of_other_files": of_other_files,
         }
-        output.write_summary(summary)
+        output.write_json(SUMMARY, summary)
     _log().unlink()
     return summary
 

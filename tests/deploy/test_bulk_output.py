@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from deploy.bulk.corpus import Source
-from deploy.bulk.output import LOCK, AnotherRun, Output
+from deploy.bulk.output import LOCK, SUMMARY, AnotherRun, Output
 from tests.service.process import wait_until
 
 RECORD = {"model": "m", "identity": "1", "dimensions": None}
@@ -32,7 +32,7 @@ def table(*ids: int) -> pa.Table:
 
 
 def test_a_summary_names_ids_of_any_type(output: Output, tmp_path: Path) -> None:
-    output.write_summary({"failed_ids": [7, "a", date(2020, 1, 31), Decimal("1.5")]})
+    output.write_json(SUMMARY, {"failed_ids": [7, "a", date(2020, 1, 31), Decimal("1.5")]})
     assert json.loads((tmp_path / "output/_summary.json").read_text()) == {"failed_ids": [7, "a", "2020-01-31", "1.5"]}
 
 
@@ -86,7 +86,7 @@ def test_two_runs_never_write_to_one_folder(output: Output) -> None:
 
 def test_a_lock_not_written_once_is_renewed(output: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[float] = []
-    write = Output._write_json
+    write = Output.write_json
 
     def fail_once(self: Output, name: str, content: dict[str, Any]) -> None:
         written.append(content["seen"])
@@ -94,7 +94,7 @@ def test_a_lock_not_written_once_is_renewed(output: Output, tmp_path: Path, monk
             raise OSError("no space left on device")
         write(self, name, content)
 
-    monkeypatch.setattr(Output, "_write_json", fail_once)
+    monkeypatch.setattr(Output, "write_json", fail_once)
     monkeypatch.setattr("deploy.bulk.output.BEAT_SECONDS", 0.01)
     with output.locked():
         wait_until(lambda: len(written) > 3)
