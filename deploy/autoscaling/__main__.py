@@ -35,7 +35,14 @@ def describe(name: str, load: str, report: Report) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Simulates, prints and draws."""
-    given = _parse(arguments)
+    parser = argparse.ArgumentParser(prog="python -m deploy.autoscaling", description=__doc__)
+    parser.register("action", None, Store)
+    parser.add_argument("--loads", nargs="+", choices=TRACES, default=list(TRACES), metavar="LOAD", help="%(choices)s")
+    parser.add_argument(
+        "--compare", type=_scaled_object, default={}, metavar="YAML", help="another ScaledObject, simulated first"
+    )
+    parser.add_argument("--picture", type=new_file, metavar="PNG", help="where the picture is written")
+    given = parser.parse_args(arguments)
     rules = {**given.compare, **read_manifests()}
     runs = [(name, load) for name in rules for load in given.loads]
     reports: dict[tuple[str, str], Report] = {}
@@ -50,17 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.picture is not None:
         draw(reports, given.picture)
     return 0
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m deploy.autoscaling", description=__doc__)
-    parser.register("action", None, Store)
-    parser.add_argument("--loads", nargs="+", choices=TRACES, default=list(TRACES), metavar="LOAD", help="%(choices)s")
-    parser.add_argument(
-        "--compare", type=_scaled_object, default={}, metavar="YAML", help="another ScaledObject, simulated first"
-    )
-    parser.add_argument("--picture", type=new_file, metavar="PNG", help="where the picture is written")
-    return parser.parse_args(arguments)
 
 
 def _scaled_object(text: str) -> dict[str, Rules]:

@@ -10,7 +10,7 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -172,9 +172,10 @@ def _row_hashes(table: pa.Table) -> Iterator[bytes]:
 def _read(source: Source, columns: Columns) -> Iterator[tuple[pa.Table, float]]:
     """Tables of at most `READ_ROWS` rows of one schema, and how much of the file has been read, from 0 to 1."""
     filesystem, path = FileSystem.from_uri(source.uri)
+    readers = {"Parquet": _parquet, "JSON lines": _json_lines, "CSV": _csv, "text": _lines}
     schema = None
     try:
-        for table, position in _READERS[source.kind](filesystem, path, columns):
+        for table, position in readers[source.kind](filesystem, path, columns):
             if schema is None:
                 schema = table.schema
                 _check_columns(schema, columns, source)
@@ -239,11 +240,3 @@ def _lines(filesystem: FileSystem, path: str, columns: Columns) -> Tables:
         size = max(1, file.size())
         while texts := [line.rstrip("\n") or None for line in islice(lines, READ_ROWS)]:
             yield pa.table({columns.text: pa.array(texts, pa.string())}), file.tell() / size
-
-
-_READERS: dict[str, Callable[[FileSystem, str, Columns], Tables]] = {
-    "Parquet": _parquet,
-    "JSON lines": _json_lines,
-    "CSV": _csv,
-    "text": _lines,
-}

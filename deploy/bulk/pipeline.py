@@ -109,14 +109,14 @@ def encode_corpus(
     *,
     tally: Any,
     workers: int,
-    gpus: float = 0,
-    load: Load = TextEncoder.load,
+    provider: str,
+    load: Load,
     **options: Any,
 ) -> set[str]:
     """Encodes what is not done yet; the names of all chunks of the corpus.
 
-    Every node has the artifact at this path, and sees the output's URI. At most `workers` actors, of a core or of
-    `gpus` each, load an encoder with the options, and report to the tally.
+    Every node has the artifact at this path, and sees the output's URI. At most `workers` actors, of a core or for the
+    provider `cuda` of a GPU each, load an encoder with the options, and report to the tally.
 
     Raises:
         WrongCorpus: a file cannot be read to its end, or lacks a column, or the output cannot be written.
@@ -127,11 +127,11 @@ def encode_corpus(
     found = ray.data.from_items([{"shard": shard} for shard in shards], override_num_blocks=len(shards)).map_batches(
         EncodeShards,
         fn_constructor_args=(load, str(artifact), output, columns, tally),
-        fn_constructor_kwargs=options,
+        fn_constructor_kwargs={"provider": provider, **options},
         batch_size=1,
         compute=ActorPoolStrategy(min_size=1, max_size=workers),
-        num_cpus=0 if gpus else 1,
-        num_gpus=gpus,
+        num_cpus=0 if provider == "cuda" else 1,
+        num_gpus=1 if provider == "cuda" else 0,
     )
     names = set()
     for row in found.iter_rows():

@@ -78,7 +78,6 @@ def _run(options: argparse.Namespace, load: Load) -> dict[str, Any]:
                     output.uri,
                     tally=tally,
                     workers=options.workers or room,
-                    gpus=1 if options.gpu else 0,
                     provider="cuda" if options.gpu else "cpu",
                     max_batch_tokens=options.max_batch_tokens,
                     load=load,

@@ -51,12 +51,11 @@ def adapt(resources: Sequence[Resource], volumes: Path) -> list[Resource]:
             resource["data"] |= {name: value for name, value in ports.items() if name in resource["data"]}
         if resource["kind"] == "Deployment":
             resource["spec"]["replicas"] = 1
-            _adapt_pod(resource["spec"]["template"]["spec"], ports, volumes)
-            _expand_commands(resource["spec"]["template"]["spec"], configs)
+            _adapt_pod(resource["spec"]["template"]["spec"], ports, volumes, configs)
     return played
 
 
-def _adapt_pod(pod: Resource, ports: Mapping[str, str], volumes: Path) -> None:
+def _adapt_pod(pod: Resource, ports: Mapping[str, str], volumes: Path, configs: Mapping[str, Any]) -> None:
     pod.pop("topologySpreadConstraints", None)
     pod["hostNetwork"] = True
     pod["restartPolicy"] = "Never"  # podman would restart an init container that has done its work, too
@@ -73,11 +72,7 @@ def _adapt_pod(pod: Resource, ports: Mapping[str, str], volumes: Path) -> None:
             directory.mkdir()
             os.chown(directory, user, user)
             volume["hostPath"] = {"path": str(directory), "type": "Directory"}
-
-
-def _expand_commands(pod: Resource, configs: Mapping[str, Mapping[str, str]]) -> None:
-    """`$(NAME)` in a command as a kubelet replaces it; podman leaves it there."""
-    for container in pod.get("initContainers", ()):
+    for container in pod.get("initContainers", ()):  # `$(NAME)` in a command, as a kubelet replaces it
         sources = (source["configMapRef"]["name"] for source in container["envFrom"])
         values = {name: value for source in sources for name, value in configs[source].items()}
         limit: str = pod["containers"][0]["resources"]["limits"]["memory"]  # the one value that comes from a resource

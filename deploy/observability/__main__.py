@@ -14,7 +14,7 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
-from deploy.observability.objectives import Document, describe_objectives, make_alerts, make_prometheus_rule, make_rules
+from deploy.observability.objectives import Document, describe_objectives, make_alerts, make_rules
 from deploy.observability.overview import OBJECTIVES, OVERVIEW
 from deploy.observability.panels import RUNBOOK_PLACE, SOURCE, STEP, series
 from deploy.observability.rows import ROWS, STARTED
@@ -27,7 +27,16 @@ HEADER = "# Made by `python -m deploy.observability`: change it there.\n"
 def write_files(runbook_url: str | None = None) -> dict[str, str]:
     """What the files hold, by their path below `deploy/`."""
     rules, alerts, written = make_rules(), make_alerts(runbook_url), write_dashboard(runbook_url)
-    prometheus_rule = _write(make_prometheus_rule(rules, alerts))
+    prometheus_rule = _write(
+        {
+            "apiVersion": "monitoring.coreos.com/v1",
+            "kind": "PrometheusRule",
+            "metadata": {"name": "polyhead"},
+            "spec": {"groups": [*rules["groups"], *alerts["groups"]]},
+        }
+    )
+    page = (DEPLOY / "../docs/observability.md").read_text("utf-8")
+    begin, end = "<!-- python -m deploy.observability writes this table -->\n", "<!-- to here -->"
     return {
         "grafana/polyhead.json": written,
         "chart/polyhead.json": json.dumps(json.loads(written), separators=(",", ":")) + "\n",
@@ -35,14 +44,10 @@ def write_files(runbook_url: str | None = None) -> dict[str, str]:
         "prometheus/alerts.yaml": _write(alerts),
         "kubernetes/components/monitoring/prometheusrule.yaml": prometheus_rule,
         "chart/prometheusrule.yaml": prometheus_rule,
-        "../docs/observability.md": _write_objectives(DEPLOY / "../docs/observability.md"),
+        "../docs/observability.md": re.sub(
+            f"{begin}.*?{end}", f"{begin}{describe_objectives()}{end}", page, flags=re.DOTALL
+        ),
     }
-
-
-def _write_objectives(page: Path) -> str:
-    """The page with the table of objectives between its two marks."""
-    begin, end = "<!-- python -m deploy.observability writes this table -->\n", "<!-- to here -->"
-    return re.sub(f"{begin}.*?{end}", f"{begin}{describe_objectives()}{end}", page.read_text("utf-8"), flags=re.DOTALL)
 
 
 def _write(document: Document) -> str:

@@ -5,7 +5,6 @@ minutes of load: little of that, more, too much, and little again. Needs Debian'
 needed, and not run.
 """
 
-import argparse
 import random
 import sys
 import tempfile
@@ -50,7 +49,12 @@ def make_requests(artifact: Artifact) -> list[Request]:
 @program
 def main() -> None:
     """Serves, scrapes, loads and draws."""
-    given = _parse()
+    parser = parser_of(__doc__, takes="some minutes")
+    parser.prog = "python -m deploy.observability.demo"
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact to serve")
+    parser.add_argument("--seconds", type=positive, default=240, help="of load")
+    parser.add_argument("--output", type=Path, default=PICTURE, metavar="PNG", help="the picture")
+    given = parser.parse_args()
     requests = make_requests(Artifact.open(given.model))
     with ExitStack() as running:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory()))
@@ -80,15 +84,6 @@ def _send(addresses: Sequence[Address], requests: Sequence[Request], rate: float
             runs.append(pool.submit(run_open_loop, address, some, arrivals, connections=CONNECTIONS))
     for run in runs:
         run.result()
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="some minutes")
-    parser.prog = "python -m deploy.observability.demo"
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact to serve")
-    parser.add_argument("--seconds", type=positive, default=240, help="of load")
-    parser.add_argument("--output", type=Path, default=PICTURE, metavar="PNG", help="the picture")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -272,7 +272,14 @@ def running(given: argparse.Namespace) -> Iterator[tuple[Night, Prometheus]]:
 @program
 def main() -> None:
     """Lives through the night, prints and draws it; exits with 1 if a request was lost or an alert was wrong."""
-    given = _parse()
+    parser = parser_of(__doc__, takes="an hour")
+    parser.prog = "python -m deploy.observability.night"
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact of the first model")
+    parser.add_argument("--other", type=Path, required=True, metavar="DIR", help="artifact of the second model")
+    parser.add_argument("--minutes", type=positive, default=60.0, help="that the night takes")
+    parser.add_argument("--rate", type=positive, default=20.0, help="requests a second, to both models in turn")
+    parser.add_argument("--flood", type=positive, default=600.0, help="requests a second of the flood")
+    given = parser.parse_args()
     with running(given) as (night, prometheus):
         with night.offered("steady", night.steady, given.rate):
             times = live_through(night)
@@ -285,17 +292,6 @@ def main() -> None:
     emit("night", tables, minutes=given.minutes, rate=given.rate, **figures)
     print(json.dumps(figures))  # noqa: T201 - the verdict
     raise SystemExit(int(any(figures.values())))
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="an hour")
-    parser.prog = "python -m deploy.observability.night"
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact of the first model")
-    parser.add_argument("--other", type=Path, required=True, metavar="DIR", help="artifact of the second model")
-    parser.add_argument("--minutes", type=positive, default=60.0, help="that the night takes")
-    parser.add_argument("--rate", type=positive, default=20.0, help="requests a second, to both models in turn")
-    parser.add_argument("--flood", type=positive, default=600.0, help="requests a second of the flood")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -171,16 +171,6 @@ def make_alerts(runbook_url: str | None = None) -> Document:
     return {"groups": groups}
 
 
-def make_prometheus_rule(*documents: Document) -> Document:
-    """Rule files as the Prometheus operator takes them: one PrometheusRule that holds the groups of all."""
-    return {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PrometheusRule",
-        "metadata": {"name": "polyhead"},
-        "spec": {"groups": [group for document in documents for group in document["groups"]]},
-    }
-
-
 def _burns() -> Iterator[dict[str, str]]:
     for alert, burns, ratio, part, budget, what, action in BUDGETS:
         for burn in burns:

@@ -27,8 +27,8 @@ def make_stat(
     text: str,
     expression: str,
     *,
-    unit: str = "short",
-    decimals: int = 1,
+    unit: str = SHARE,
+    decimals: int = 0,
     width: int = FULL_WIDTH // 8,
     levels: Levels = NEUTRAL,
     alert: str | None = None,
@@ -83,7 +83,7 @@ def make_lines(
     return panel
 
 
-def make_heatmap(title: str, text: str, expression: str, *, unit: str) -> Panel:
+def make_heatmap(title: str, text: str, expression: str, *, unit: str = "short") -> Panel:
     """How many values fell into each bucket, over time."""
     return (
         _framed(heatmap.Panel(), title, text, FULL_WIDTH // 3)

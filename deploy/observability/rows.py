@@ -91,17 +91,13 @@ ROWS: dict[str, list[Panel]] = {
             },
             unit="reqps",
         ),
-        make_lines(
-            "Tokens", "Encoded a second, special tokens included.", {"tokens/s": rate(names.TOKENS)}, unit="short"
-        ),
+        make_lines("Tokens", "Encoded a second, special tokens included.", {"tokens/s": rate(names.TOKENS)}),
         make_lines(
             "Texts",
             "Encoded a second, and how many of them were longer than the model takes and lost their end.",
             {"texts/s": rate(names.TEXTS), "truncated": rate(names.TRUNCATED_TEXTS)},
         ),
-        make_heatmap(
-            "Length of texts", "Texts by their tokens, after truncation.", buckets(names.INPUT_TOKENS), unit="short"
-        ),
+        make_heatmap("Length of texts", "Texts by their tokens, after truncation.", buckets(names.INPUT_TOKENS)),
     ],
     "Models": [
         make_lines(
@@ -135,7 +131,6 @@ ROWS: dict[str, list[Panel]] = {
             "Tokens a run",
             "Runs of the model by their tokens, without padding.",
             buckets(names.BATCH_TOKENS),
-            unit="short",
         ),
         make_lines(
             "Padding",
