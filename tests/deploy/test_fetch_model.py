@@ -45,14 +45,9 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asked() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def url(store: Path, asked: list[str]) -> Iterator[str]:
-    handler = functools.partial(type("Asked", (Handler,), {"asked": asked}), directory=str(store.parent))
-    with serving(handler) as port:
+def url(store: Path) -> Iterator[str]:
+    Handler.asked = []
+    with serving(functools.partial(Handler, directory=str(store.parent))) as port:
         yield f"http://127.0.0.1:{port}/tiny/"
 
 
@@ -66,27 +61,19 @@ def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
-def test_fetches_the_whole_artifact(url: str, store: Path, volume: Path) -> None:
-    assert fetch(url, hash_file(store / MANIFEST), volume).manifest.model == "tests/tiny"
-    copied, stored = ({name: hash_file(at / name) for name in names(at)} for at in (volume, store))
-    assert copied == stored
-
-
-def test_goes_on_where_it_was_ended(url: str, store: Path, volume: Path, asked: list[str]) -> None:
+def test_goes_on_where_it_was_ended(url: str, store: Path, volume: Path) -> None:
     shutil.copy(store / "model.onnx", volume)
     (volume / ".tokenizer.json.partial").write_bytes(b"half of")
     fetch(url, hash_file(store / MANIFEST), volume)
-    assert asked == ["/tiny/manifest.json", "/tiny/tokenizer.json"]
+    assert Handler.asked == ["/tiny/manifest.json", "/tiny/tokenizer.json"]
     assert names(volume) == names(store)
 
 
-def test_a_model_too_large_for_the_memory_is_refused_before_it_is_fetched(
-    url: str, store: Path, volume: Path, asked: list[str]
-) -> None:
+def test_a_model_too_large_for_the_memory_is_refused_before_it_is_fetched(url: str, store: Path, volume: Path) -> None:
     size = sum(entry.size for entry in read_manifest(store).files.values())
     with pytest.raises(FetchError, match=r"may have 512 MiB of memory: set requests.memory and .* to 769Mi"):
         fetch(url, hash_file(store / MANIFEST), volume, memory_limit=512 * 2**20)
-    assert asked == ["/tiny/manifest.json"]
+    assert Handler.asked == ["/tiny/manifest.json"]
     fetch(url, hash_file(store / MANIFEST), volume, memory_limit=BESIDE_MODEL + size)
 
 
@@ -123,12 +110,6 @@ def test_refuses_what_is_not_as_the_hashes_say(
         fetch(url, hash_file(store / MANIFEST), volume)
     assert not {name, MANIFEST} & names(volume)
     assert not (volume.parent / "outside").exists()
-
-
-def test_refuses_another_manifest(url: str, store: Path, volume: Path) -> None:
-    with pytest.raises(FetchError, match=f"manifest.json has SHA-256 {hash_file(store / MANIFEST)}, expected 0000"):
-        fetch(url, "0" * 64, volume)
-    assert not (volume / MANIFEST).exists()
 
 
 def refused(url: str, volume: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -170,10 +151,8 @@ def test_says_in_one_line_what_it_cannot_read(
     ("url", "message"),
     [
         ("file:///etc", "expected an http or https address"),
-        ("example.com", "expected an http or https address"),
         ("http://[::1/model", "cannot be fetched: ValueError("),
         ("http://a b/tiny", "cannot be fetched: InvalidURL("),
-        ("http://example.com:port/tiny", "cannot be fetched: InvalidURL("),
         ("http://127.0.0.1:1/tiny", "manifest.json cannot be fetched: URLError("),
     ],
 )
@@ -183,16 +162,19 @@ def test_says_in_one_line_what_is_no_address(
     assert message in refused(url, volume, capsys)
 
 
+def test_refuses_another_manifest(url: str, store: Path, volume: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"manifest.json has SHA-256 {hash_file(store / MANIFEST)}, expected 0000" in refused(url, volume, capsys)
+    assert not (volume / MANIFEST).exists()
+
+
 def test_runs_as_the_init_container_runs_it(url: str, store: Path, volume: Path, tmp_path: Path) -> None:
     """On what an image has installed, where every package is below `polyhead`, and on nothing else."""
-    for path in (*(ROOT / "model").rglob("*.py"), ROOT / "polyhead/__init__.py"):
-        place = (
-            tmp_path
-            / "installed/polyhead"
-            / path.relative_to(ROOT / "polyhead" if path.parent.name == "polyhead" else ROOT)
-        )
+    package = tmp_path / "installed/polyhead"
+    for path in (ROOT / "model").rglob("*.py"):
+        place = package / path.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(moved(path.read_text()))
+    (package / "__init__.py").write_text(moved((ROOT / "polyhead/__init__.py").read_text()))
     script = shutil.copy(DEPLOY / "kubernetes/components/volume/fetch_model.py", tmp_path)
     flags = ["--url", url, "--sha256", hash_file(store / MANIFEST), str(volume)]
     done = subprocess.run(  # noqa: S603 - our own
@@ -206,6 +188,8 @@ def test_runs_as_the_init_container_runs_it(url: str, store: Path, volume: Path,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "tests/tiny, fp32: verified"
+    copied, stored = ({name: hash_file(at / name) for name in names(at)} for at in (volume, store))
+    assert copied == stored
 
 
 def test_sigterm_ends_a_fetch_that_hangs(volume: Path) -> None:

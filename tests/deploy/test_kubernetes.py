@@ -23,11 +23,9 @@ from tests.deploy.cluster import (
     resources,
     settings,
 )
-from tests.deploy.tools import DEPLOY, most_memory, run
+from tests.deploy.tools import DEPLOY, most_memory, run, seconds_to_drain
 from tests.hub import MODEL, serve_hub
 from tests.service.routes.test_tables import write_table
-
-SIZES = {"Mi": 2**20, "Gi": 2**30}
 
 each_overlay = pytest.mark.parametrize("name", OVERLAYS)
 each_overlay_and_component = pytest.mark.parametrize("name", [*OVERLAYS, *COMPONENTS])
@@ -38,7 +36,7 @@ def rendered(name: str) -> str:
 
 
 def bytes_of(quantity: str) -> int:
-    return int(quantity[:-2]) * SIZES[quantity[-2:]]
+    return int(quantity[:-2]) * {"Mi": 2**20, "Gi": 2**30}[quantity[-2:]]
 
 
 def read_settings(text: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
@@ -64,11 +62,9 @@ def test_settings_are_the_services(name: str, monkeypatch: pytest.MonkeyPatch) -
 
 @each_overlay
 def test_an_end_has_time_for_all_its_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, probe = read_settings(overlay(name), monkeypatch), container(overlay(name))["readinessProbe"]
-    before_drain = container(overlay(name))["lifecycle"]["preStop"]["sleep"]["seconds"] + read.drain_delay
-    # service/server.py: the delay, then the requests, a second for the last answers, then the workers
-    needed = before_drain + read.shutdown_timeout + 1 + read.shutdown_timeout
-    assert pod(overlay(name))["spec"]["terminationGracePeriodSeconds"] > needed
+    read, found = read_settings(overlay(name), monkeypatch), container(overlay(name))
+    probe, before_drain = found["readinessProbe"], found["lifecycle"]["preStop"]["sleep"]["seconds"] + read.drain_delay
+    assert pod(overlay(name))["spec"]["terminationGracePeriodSeconds"] > before_drain + seconds_to_drain(read)
     assert read.shutdown_timeout >= read.request_timeout
     # it serves on until the readiness probe has noticed
     assert before_drain > probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]

@@ -12,11 +12,11 @@ import pytest
 
 from benchmarks.lib.load import Address
 from benchmarks.lib.server import free_port
-from benchmarks.service.replicas import Nginx, NoNginx, nginx
+from benchmarks.service.replicas import nginx
 from model.artifact import read_manifest, write_manifest
-from tests.deploy.tools import DEPLOY, serving
+from tests.deploy.tools import DEPLOY, or_skip, serving
 from tests.service.fake_engine import write_fake_artifact
-from tests.service.process import ServerProcess
+from tests.service.process import fake_server
 
 Asked = list[str]
 MODELS = DEPLOY / "nginx/models.conf"
@@ -55,19 +55,9 @@ def connect(address: Address) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(address.host, address.port, timeout=10)
 
 
-@contextmanager
-def behind_nginx(replicas: list[int], **more: Any) -> Iterator[Nginx]:
-    """Skips the test where nginx is not installed."""
-    try:
-        with nginx(replicas, **more) as proxy:
-            yield proxy
-    except NoNginx as failure:
-        pytest.skip(str(failure))
-
-
 def post(replicas: list[int]) -> int:
     """Status of a request through nginx."""
-    with behind_nginx(replicas) as proxy, closing(connect(proxy.address)) as client:
+    with or_skip(nginx(replicas)) as proxy, closing(connect(proxy.address)) as client:
         client.request("POST", "/encode", b"{}")
         with client.getresponse() as answer:
             return answer.status
@@ -97,10 +87,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
         directory = write_fake_artifact(folder / name)
         write_manifest(directory, replace(read_manifest(directory), model=model))
     with ExitStack() as running:
-        flags = [("--model", str(folder / name)) for name in SERVED]
-        servers = [running.enter_context(ServerProcess("tests.service.fake_server", *one)) for one in flags]
+        servers = [running.enter_context(fake_server(folder / name)) for name in SERVED]
         ports = [server.wait_until_ready().address[1] for server in servers]
-        proxy = running.enter_context(behind_nginx(ports, path=MODELS, ready="/bge/readyz"))
+        proxy = running.enter_context(or_skip(nginx(ports, path=MODELS, ready="/bge/readyz")))
         yield proxy.address
 
 

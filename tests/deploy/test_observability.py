@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from service.observability.snapshots import write_page
 from service.processes.children import ParentMetrics
 from service.services import Readiness
 from service.settings import read_settings
+from tests.deploy.tools import or_skip
 
 DEPLOY = DASHBOARD.parents[1]
 OF_OTHERS = {  # Prometheus itself, and kube-state-metrics
@@ -160,9 +160,8 @@ def test_runbook_names_panels_and_settings_that_exist(panels: list[Panel]) -> No
     assert named - titles == {"Status, Targets"}
 
 
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Debian's package prometheus")
 def test_a_prometheus_knows_our_rules_wherever_its_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("build").mkdir()
-    with scraping([], Path("build")) as prometheus:
+    with or_skip(scraping([], Path("build"))) as prometheus:
         assert {rule["name"] for rule in prometheus.rules() if rule["type"] == "alerting"} >= {"PolyheadShedding"}
