@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import yaml
@@ -55,8 +56,7 @@ def draw_tokens(source: np.random.Generator, count: int, texts: int) -> np.ndarr
     return sums.clip(max=LARGEST)
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(NamedTuple):
     """What one replica does."""
 
     workers: int  # threads that run the model
@@ -78,8 +78,7 @@ ASSUMED = {"autoscale-gpu": GPU}
 """Machines that nobody measured, by the name of the rules; all others run on `CPU`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(NamedTuple):
     """A load."""
 
     load: Callable[[float], float]  # by seconds, in replicas' worth of work: 1.0 keeps one replica busy all the time
@@ -165,8 +164,7 @@ class Replica:
                     taken.append(end - one[3] + machine.beside_seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A quarter of a minute: replicas that are ready and all, requests that came, and were refused."""
 
     at: float

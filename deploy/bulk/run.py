@@ -83,17 +83,17 @@ def _run(options: argparse.Namespace, load: Load) -> dict[str, Any]:
                     load=load,
                     **choices,
                 )
-            counts = ray.get(tally.read.remote())
+            counts, failed_ids = ray.get(tally.read.remote())
         removed, of_other_files = output.sweep(sources, names)
         rows, seconds = output.count_rows(), time.monotonic() - began
         summary = {
             "rows": rows,
-            "encoded": counts.encoded,
+            "encoded": counts["encoded"],
             "seconds": round(seconds, 1),
-            "texts_per_second": round(counts.encoded / seconds, 1),
-            "without_text": counts.without_text,
-            "failed": counts.failed,
-            "failed_ids": counts.failed_ids,
+            "texts_per_second": round(counts["encoded"] / seconds, 1),
+            "without_text": counts["without_text"],
+            "failed": counts["failed"],
+            "failed_ids": failed_ids,
             "removed": removed,
             "of_other_files": of_other_files,
         }

@@ -64,8 +64,15 @@ def write_dashboard(runbook_url: str | None) -> str:
     made = made.time("now-1h", "now").refresh("30s").tooltip(models.DashboardCursorSync.CROSSHAIR)
     if runbook_url:
         made = made.link(dashboard.DashboardLink("Runbook").type(models.DashboardLinkType.LINK).url(RUNBOOK_PLACE))
-    for annotation in _annotations():
-        made = made.annotation(annotation)
+    # Moments that explain a change: where kube-state-metrics is there, every new revision of the Deployment.
+    generation = 'kube_deployment_status_observed_generation{deployment=~"polyhead(-.*)?"}'
+    moments = {
+        "Started": (f"changes({series(STARTED)}[{STEP}]) > 0", "orange"),
+        "Deployment changed": (f"changes({generation}[{STEP}]) > 0", "blue"),
+    }
+    for name, (expression, colour) in moments.items():
+        annotation = dashboard.AnnotationQuery().name(name).datasource(SOURCE).enable(True).icon_color(colour)
+        made = made.annotation(annotation.expr(expression))
     for chosen in _variables(runbook_url):
         made = made.with_variable(chosen)
     number = itertools.count(1)
@@ -83,18 +90,6 @@ def write_dashboard(runbook_url: str | None) -> str:
     for variable in built.templating.list_val or ():
         variable.auto = variable.auto_min = variable.auto_count = None  # the SDK sets them, Grafana's types have none
     return JSONEncoder(sort_keys=True, indent=2).encode(built) + "\n"
-
-
-def _annotations() -> Iterator[dashboard.AnnotationQuery]:
-    """Moments that explain a change: where kube-state-metrics is there, every new revision of the Deployment."""
-    generation = 'kube_deployment_status_observed_generation{deployment=~"polyhead(-.*)?"}'
-    moments = {
-        "Started": (f"changes({series(STARTED)}[{STEP}]) > 0", "orange"),
-        "Deployment changed": (f"changes({generation}[{STEP}]) > 0", "blue"),
-    }
-    for name, (expression, colour) in moments.items():
-        made = dashboard.AnnotationQuery().name(name).datasource(SOURCE).enable(True).icon_color(colour)
-        yield made.expr(expression)
 
 
 def _variables(

@@ -10,9 +10,8 @@ Prometheus does.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
@@ -40,8 +39,7 @@ LEAST_REQUESTS = 10
 """Failed or slow requests in the long window below which no alert burns: one of ten in a quiet hour is no trend."""
 
 
-@dataclass(frozen=True, slots=True)
-class Burn:
+class Burn(NamedTuple):
     """One speed at which the budget burns: both windows have to, for as long as `wait` says."""
 
     factor: float  # times the speed that just uses the budget up in 30 days

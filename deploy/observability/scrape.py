@@ -4,9 +4,8 @@ import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import yaml
@@ -23,8 +22,7 @@ class NoPrometheus(CannotMeasure):
     """The program `prometheus` is not installed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """One line: its labels, and its values by time in seconds since 1970."""
 
     labels: Mapping[str, str]

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,7 @@ from deploy.bulk.__main__ import main
 from deploy.bulk.corpus import Columns, Source, find_sources
 from deploy.bulk.encoder import TextEncoder
 from deploy.bulk.output import AnotherRun, Output
-from deploy.bulk.pipeline import Counts, EncodeShards, Shard, make_shards
+from deploy.bulk.pipeline import EncodeShards, Shard, make_shards
 from deploy.bulk.show import Cluster
 from model.artifact import GRAPH, TOKENIZER, describe_files, identity, read_manifest, write_manifest
 from tests.deploy.tools import DEPLOY, ROOT
@@ -241,8 +242,8 @@ def test_a_shard_is_done_when_the_tally_has_its_figures_or_says_why_it_cannot_be
     """The command reads the tally when all shards are done; a report that is on its way then would be lost."""
     waited: list[str] = []
 
-    def add(name: str, report: Counts) -> str:
-        assert report.encoded == 2
+    def add(name: str, counts: Counter[str], failed_ids: list[Any]) -> str:
+        assert (counts["encoded"], failed_ids) == (2, [])
         return f"receipt of {name}"
 
     monkeypatch.setattr("deploy.bulk.pipeline.ray.get", waited.extend)
