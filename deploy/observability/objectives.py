@@ -104,11 +104,6 @@ def _rates() -> Iterator[Rule]:
         yield _record(f"{ratio}{RATE_WINDOW}", f"{part} / {whole}")
 
 
-def count(rate: str, window: str) -> str:
-    """Expression of how many requests a recorded rate was in a window, however little of the window is known."""
-    return f"sum_over_time({rate}[{window}]) * {RATE_SECONDS}"
-
-
 def _record(name: str, expression: str) -> Rule:
     return {"record": name, "expr": expression}
 
@@ -174,9 +169,10 @@ def _burns() -> Iterator[dict[str, str]]:
         for burn in burns:
             limit = f"{burn.factor * budget:.6g}"
             both = f"{ratio}{burn.long} > {limit} and {ratio}{burn.short} > {limit}"
+            requests = f"sum_over_time({part}[{burn.long}]) * {RATE_SECONDS}"  # however little of the window is known
             yield {
                 "alert": alert,
-                "expr": f"{both} and {count(part, burn.long)} >= {LEAST_REQUESTS}",
+                "expr": f"{both} and {requests} >= {LEAST_REQUESTS}",
                 "for": burn.wait,
                 "severity": burn.severity,
                 "window": burn.long,

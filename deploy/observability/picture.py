@@ -137,8 +137,8 @@ def _draw_lines(axes: Axes, panel: Panel, found: Found, start: float) -> None:
     axes.set_ylim(0, top)
     is_binary = _unit(panel) in ("bytes", "Bps") and top >= 1
     size = 1024.0 ** math.floor(math.log(top, 1024)) if is_binary else 1.0
-    ticks = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, top / size) * size
-    axes.set_yticks([tick for tick in ticks if 0 <= tick <= top])
+    ticks = np.asarray(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, top / size)) * size
+    axes.set_yticks(ticks[(ticks >= 0) & (ticks <= top)])
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: write_value(value, _unit(panel))))
     handles, names = axes.get_legend_handles_labels()
     axes.legend(

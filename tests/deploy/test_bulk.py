@@ -149,7 +149,9 @@ def check(found: Sequence[dict[str, Any]], corpus: Sequence[dict[str, Any]], mod
     np.testing.assert_array_equal(np.array([vectors[name] for name in texts], dtype=np.float32), expected)
 
 
-def test_every_row_gets_its_vector_and_what_fails_is_named(story: Story, embedder: TaskArtifact) -> None:
+def test_every_row_gets_its_vector_what_fails_is_named_and_a_terminal_shows_one_line(
+    story: Story, embedder: TaskArtifact
+) -> None:
     run, output = story.first, story.folder / "output"
     check(run.rows, run.corpus, embedder.artifact, FAILS)
     assert re.fullmatch(
@@ -161,6 +163,10 @@ def test_every_row_gets_its_vector_and_what_fails_is_named(story: Story, embedde
     assert [run.summary[name] for name in names] == [400, 395, 4, 1, [FAILS]]
     assert run.returncode == 1
     assert pa.types.is_fixed_size_list(pq.read_table(output).schema.field("embedding").type)
+    parts = [part for part in re.split(r"[\r\n]+", run.shown) if part.strip()]
+    assert {part.split(":")[0] for part in parts} == {"encoding"}
+    assert run.shown.count("\n") == 1  # the line is drawn over and over in its place
+    assert parts[-1].startswith("encoding: 100%")
 
 
 def test_the_documented_query_finds_the_nearest_text(
@@ -176,13 +182,6 @@ def test_the_documented_query_finds_the_nearest_text(
     score, text = rows[0].strip("│").split("│")
     assert text.strip() == "text 5 of 2"
     assert float(score) == pytest.approx(1, abs=1e-5)
-
-
-def test_a_terminal_shows_one_line(story: Story) -> None:
-    parts = [part for part in re.split(r"[\r\n]+", story.first.shown) if part.strip()]
-    assert {part.split(":")[0] for part in parts} == {"encoding"}
-    assert story.first.shown.count("\n") == 1  # the line is drawn over and over in its place
-    assert parts[-1].startswith("encoding: 100%")
 
 
 def test_a_later_run_encodes_what_is_new_or_edited_and_what_failed(story: Story, embedder: TaskArtifact) -> None:
