@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -54,23 +55,17 @@ def send(address: str, path: str, body: dict[str, Any]) -> str:
 def run(address: str, rate: float, seconds: float, stopped: threading.Event | None = None) -> Counter[str]:
     """Sends about `rate` requests a second at random moments until it is stopped, and counts their outcomes."""
     stopped, end = stopped or threading.Event(), time.monotonic() + seconds
-    found, lock = Counter[str](), threading.Lock()
 
-    def ask_now_and_then(number: int) -> None:
-        source = random.Random(number)  # noqa: S311 - no secrets
+    def ask_now_and_then(number: int) -> Counter[str]:
+        source, found = random.Random(number), Counter[str]()  # noqa: S311 - no secrets
         while not stopped.wait(min(source.expovariate(rate / CLIENTS), end - time.monotonic())):
             if time.monotonic() >= end:
-                return
-            outcome = send(address, *make_request(source))
-            with lock:
-                found[outcome] += 1
+                break
+            found[send(address, *make_request(source))] += 1
+        return found
 
-    clients = [threading.Thread(target=ask_now_and_then, args=(number,), daemon=True) for number in range(CLIENTS)]
-    for client in clients:
-        client.start()
-    for client in clients:
-        client.join()
-    return found
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        return sum(clients.map(ask_now_and_then, range(CLIENTS)), Counter[str]())
 
 
 def main(arguments: Sequence[str] | None = None, stopped: threading.Event | None = None) -> int:

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -13,8 +13,8 @@ from tqdm import tqdm
 from yaml import YAMLError
 
 from benchmarks.lib.command import new_file
-from deploy.autoscaling.autoscaler import Rules, cpu_only, keda, keda_gpu, read_scaled_object
-from deploy.autoscaling.simulation import CPU, GPU, TRACES, Machine, Report, Simulation
+from deploy.autoscaling.autoscaler import Rules, read_manifests, read_scaled_object
+from deploy.autoscaling.simulation import ASSUMED, CPU, TRACES, Report, Simulation
 from export.command import Store
 from service.errors import one_line
 
@@ -23,15 +23,6 @@ COLOURS = 32
 NEEDED, SERVING, REFUSED = "#6b7785", "#2f6fde", "#d64550"
 
 COLUMNS = f"{'rules':16}{'load':11}{'replicas':>10}{'turns':>7}{'refused':>10}{'p99':>10}"
-
-
-def settings(compared: Mapping[str, Rules]) -> Iterator[tuple[str, Rules, Machine]]:
-    """What is simulated: a name, rules and a machine."""
-    for name, rules in compared.items():
-        yield name, rules, CPU
-    yield "autoscale", keda(), CPU
-    yield "autoscale-hpa", cpu_only(), CPU
-    yield "autoscale-gpu", keda_gpu(), GPU
 
 
 def describe(name: str, load: str, report: Report) -> str:
@@ -44,24 +35,6 @@ def describe(name: str, load: str, report: Report) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Simulates, prints and draws."""
-    given = _parse(arguments)
-    runs = [(name, one, machine, load) for name, one, machine in settings(given.compare) for load in given.loads]
-    reports: dict[tuple[str, str], Report] = {}
-    for name, one, machine, load in tqdm(runs, desc="simulating", unit="run", leave=False, disable=None):
-        try:
-            reports[name, load] = Simulation(one, machine, TRACES[load]).run()
-        except ValueError as error:  # PromQL that is not simulated
-            sys.exit(f"python -m deploy.autoscaling: {name}: {one_line(error)}")
-    lines = [COLUMNS, *(describe(name, load, report) for (name, load), report in reports.items())]
-    assumed = {name for name, _, machine, _ in runs if not machine.is_measured}
-    lines += [f"{name}: what one replica does is assumed, not measured" for name in sorted(assumed)]
-    sys.stdout.write("\n".join(lines) + "\n")
-    if given.picture is not None:
-        draw(reports, given.picture)
-    return 0
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m deploy.autoscaling", description=__doc__)
     parser.register("action", None, Store)
     parser.add_argument("--loads", nargs="+", choices=TRACES, default=list(TRACES), metavar="LOAD", help="%(choices)s")
@@ -69,12 +42,26 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--compare", type=_scaled_object, default={}, metavar="YAML", help="another ScaledObject, simulated first"
     )
     parser.add_argument("--picture", type=new_file, metavar="PNG", help="where the picture is written")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    rules = {**given.compare, **read_manifests()}
+    runs = [(name, load) for name in rules for load in given.loads]
+    reports: dict[tuple[str, str], Report] = {}
+    for name, load in tqdm(runs, desc="simulating", unit="run", leave=False, disable=None):
+        try:
+            reports[name, load] = Simulation(rules[name], ASSUMED.get(name, CPU), TRACES[load]).run()
+        except ValueError as error:  # PromQL that is not simulated
+            sys.exit(f"python -m deploy.autoscaling: {name}: {one_line(error)}")
+    lines = [COLUMNS, *(describe(name, load, report) for (name, load), report in reports.items())]
+    lines += [f"{name}: what one replica does is assumed, not measured" for name in ASSUMED]
+    sys.stdout.write("\n".join(lines) + "\n")
+    if given.picture is not None:
+        draw(reports, given.picture)
+    return 0
 
 
 def _scaled_object(text: str) -> dict[str, Rules]:
     path = Path(text)
-    if path.stem in ("autoscale", "autoscale-hpa", "autoscale-gpu"):
+    if path.stem in read_manifests():
         raise argparse.ArgumentTypeError(f"{path.stem} is compared anyway: give the file another name than {text!r}")
     try:
         return {path.stem: read_scaled_object(path)}
@@ -112,8 +99,8 @@ def _draw(axes: Axes, title: str, report: Report) -> None:
     other.set_ylim(0, 1)
     axes.set_xlabel("minutes")
     other.set_yticks([0, 0.5, 1], ["0", "50 %", "100 %"])
-    for one in (axes, other):
-        one.spines[["top"]].set_visible(False)
+    axes.spines[["top"]].set_visible(False)
+    other.spines[["top"]].set_visible(False)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -20,8 +20,7 @@ TOLERANCE = 0.1  # --horizontal-pod-autoscaler-tolerance
 Document = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(NamedTuple):
     """One figure that asks for replicas."""
 
     target: float  # what one replica should have of it
@@ -42,7 +41,7 @@ class Rules:
 
     least: int
     most: int
-    metrics: tuple[Metric, ...]
+    metrics: Sequence[Metric]
     up: Document
     down: Document
 
@@ -61,14 +60,23 @@ def read_scaled_object(path: Path, base: Path | None = None) -> Rules:
     """
     spec = (_load(base)["spec"] if base else {}) | _load(path)["spec"]
     behavior = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
-    metrics = tuple(_read_trigger(trigger) for trigger in spec["triggers"])
+    metrics = []
+    for trigger in spec["triggers"]:
+        if (trigger["type"], trigger["metricType"]) != ("prometheus", "AverageValue"):
+            raise ValueError(f"trigger {trigger.get('name')}: expected type prometheus with metricType AverageValue")
+        metrics.append(Metric(float(trigger["metadata"]["threshold"]), trigger["metadata"]["query"]))
     return Rules(spec["minReplicaCount"], spec["maxReplicaCount"], metrics, behavior["scaleUp"], behavior["scaleDown"])
 
 
 def read_autoscaler(path: Path) -> Rules:
     """The rules of a HorizontalPodAutoscaler; likewise."""
     spec = _load(path)["spec"]
-    metrics = tuple(_read_metric(metric) for metric in spec["metrics"])
+    metrics = []
+    for metric in spec["metrics"]:
+        found = metric.get("containerResource", {})
+        if metric["type"] != "ContainerResource" or found["name"] != "cpu":
+            raise ValueError(f"metric of type {metric['type']}: expected a ContainerResource named cpu")
+        metrics.append(Metric(found["target"]["averageUtilization"] / 100))
     behavior = spec["behavior"]
     return Rules(spec["minReplicas"], spec["maxReplicas"], metrics, behavior["scaleUp"], behavior["scaleDown"])
 
@@ -77,37 +85,17 @@ def _load(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def _read_trigger(trigger: Document) -> Metric:
-    if (trigger["type"], trigger["metricType"]) != ("prometheus", "AverageValue"):
-        raise ValueError(f"trigger {trigger.get('name')}: expected type prometheus with metricType AverageValue")
-    return Metric(float(trigger["metadata"]["threshold"]), trigger["metadata"]["query"])
+def read_manifests() -> dict[str, Rules]:
+    """The rules of each component that scales: KEDA's on CPUs, those for clusters without KEDA, and KEDA's on GPUs."""
+    keda = COMPONENTS / "autoscale/scaledobject.yaml"
+    return {
+        "autoscale": read_scaled_object(keda),
+        "autoscale-hpa": read_autoscaler(COMPONENTS / "autoscale-hpa/horizontalpodautoscaler.yaml"),
+        "autoscale-gpu": read_scaled_object(COMPONENTS / "autoscale-gpu/scaledobject.yaml", keda),
+    }
 
 
-def _read_metric(metric: Document) -> Metric:
-    found = metric.get("containerResource", {})
-    if metric["type"] != "ContainerResource" or found["name"] != "cpu":
-        raise ValueError(f"metric of type {metric['type']}: expected a ContainerResource named cpu")
-    return Metric(found["target"]["averageUtilization"] / 100)
-
-
-def keda() -> Rules:
-    """KEDA's rules for replicas on a CPU."""
-    return read_scaled_object(COMPONENTS / "autoscale/scaledobject.yaml")
-
-
-def keda_gpu() -> Rules:
-    """KEDA's rules for replicas with a GPU each."""
-    base = COMPONENTS / "autoscale/scaledobject.yaml"
-    return read_scaled_object(COMPONENTS / "autoscale-gpu/scaledobject.yaml", base)
-
-
-def cpu_only() -> Rules:
-    """The rules for clusters without KEDA."""
-    return read_autoscaler(COMPONENTS / "autoscale-hpa/horizontalpodautoscaler.yaml")
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """What the autoscaler sees of the replicas at one moment."""
 
     cpu: Sequence[float]  # share of its CPU request that each ready replica uses
@@ -129,18 +117,18 @@ class Autoscaler:
         """
         if not self._recommended:
             self._recommended.append((at, current))  # a new controller begins with what it finds
-        asked = [self._ask(metric, current, usage, value_of) for metric in self._rules.metrics]
+        asked = []
+        for metric in self._rules.metrics:
+            if metric.query is None:
+                asked.append(cpu_replicas(metric.target, current, usage))
+            else:
+                value = value_of(metric.query)
+                asked.append(current if value is None else average_value_replicas(metric.target, current, value))
         stable = self._stabilise(at, current, self._clamp(max(asked)))
         wanted = self._clamp(self._limit(at, current, stable))
         if wanted != current:
             self._changes.append((at, wanted - current))
         return wanted
-
-    def _ask(self, metric: Metric, current: int, usage: Usage, value_of: Callable[[str], float | None]) -> int:
-        if metric.query is None:
-            return cpu_replicas(metric.target, current, usage)
-        value = value_of(metric.query)
-        return current if value is None else average_value_replicas(metric.target, current, value)
 
     def _clamp(self, replicas: int) -> int:
         return max(self._rules.least, min(self._rules.most, replicas))

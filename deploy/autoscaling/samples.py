@@ -70,7 +70,12 @@ class Samples:
             found = self._within(node, LOOKBACK, at)
             return {replica: series[-1][1] for replica, series in found.items() if replica not in self._ended}
         if _is_call(node, "rate", *OVER_TIME):
-            return self._call(node.func.name, node.args[0], at)
+            seconds = node.args[0].range.total_seconds()
+            inside = self._within(node.args[0].vector_selector, seconds, at)
+            if node.func.name == "rate":
+                return {one: _rate(series, at - seconds, at) for one, series in inside.items() if len(series) > 1}
+            over_time = OVER_TIME[node.func.name]
+            return {one: over_time([value for _, value in series]) for one, series in inside.items()}
         raise ValueError(
             f"{node.prettify()}: expected sum, rate, {', '.join(OVER_TIME)}, vector, a metric or arithmetic"
         )
@@ -88,14 +93,6 @@ class Samples:
         if operation not in ARITHMETIC:
             raise ValueError(f"{node.prettify()}: expected and, or, > or one of {' '.join(ARITHMETIC)}")
         return ARITHMETIC[operation](one, other)
-
-    def _call(self, function: str, window: Any, at: float) -> dict[int, float]:
-        seconds = window.range.total_seconds()
-        inside = self._within(window.vector_selector, seconds, at)
-        if function == "rate":
-            return {replica: _rate(series, at - seconds, at) for replica, series in inside.items() if len(series) > 1}
-        over_time = OVER_TIME[function]
-        return {replica: over_time([value for _, value in series]) for replica, series in inside.items()}
 
     def _within(self, selector: Any, seconds: float, at: float) -> dict[int, Series]:
         labels = [f'{one.name}="{one.value}"' for one in selector.matchers.matchers if one.name != "namespace"]

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import yaml
@@ -36,7 +37,7 @@ WAITED_LE = "0.2"  # the bucket of the queue's time that the manifests' rules as
 WAITED = f'{names.STAGE_DURATION}_bucket{{stage="queue",le="{WAITED_LE}"}}'
 REFUSED = f'{names.REQUESTS_REJECTED}{{reason="overloaded"}}'
 WAITS = f'{names.STAGE_DURATION}_count{{stage="queue"}}'
-
+SERIES = (names.QUEUE_TOKENS, names.WORKER_BUSY, names.WORKERS, names.TOKENS, WAITED, WAITS, REFUSED)
 
 # How many tokens texts have: log-normal, and a few from 1,024 to the largest, evenly on a logarithmic scale.
 MEDIAN_TOKENS, SIGMA, LARGE_SHARE = 100.0, 0.8, 0.002
@@ -55,8 +56,7 @@ def draw_tokens(source: np.random.Generator, count: int, texts: int) -> np.ndarr
     return sums.clip(max=LARGEST)
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(NamedTuple):
     """What one replica does."""
 
     workers: int  # threads that run the model
@@ -68,17 +68,17 @@ class Machine:
     texts: int = 1  # of a request: callers of a fast card send many
     cpu_request: float = 2.5  # cores
     cpu_besides: float = 0.3  # cores that the event loop and tokenising take at full load
-    is_measured: bool = True  # whether its figures were measured; else they are assumed
 
 
 CPU = Machine(workers=2, tokens_per_second=11_000, run_seconds=0.0003, start_seconds=15)
 """fp32 on two cores, one text a request (deploy/README.md, Sizing). A start needs 2.5 s, the node the rest."""
-GPU = Machine(1, 230_000, run_seconds=0.003, start_seconds=45, run_tokens=16_384, texts=20, is_measured=False)
-"""A card that encodes 230,000 tokens a second in full batches, and a start with CUDA."""
+GPU = Machine(1, 230_000, run_seconds=0.003, start_seconds=45, run_tokens=16_384, texts=20)
+"""A card that encodes 230,000 tokens a second in full batches, and a start with CUDA: assumed, not measured."""
+ASSUMED = {"autoscale-gpu": GPU}
+"""Machines that nobody measured, by the name of the rules; all others run on `CPU`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(NamedTuple):
     """A load."""
 
     load: Callable[[float], float]  # by seconds, in replicas' worth of work: 1.0 keeps one replica busy all the time
@@ -87,32 +87,19 @@ class Trace:
     large_every: float = 0.0  # seconds between two requests of 63,000 tokens, on average; 0 is never
 
 
-def _between(at: float, start: float, length: float) -> float:
-    """0 before `start`, 1 after `start + length`, and evenly between."""
-    return min(1.0, max(0.0, (at - start) / length))
-
-
 def _spike(at: float) -> float:
     """From 1.2 replicas' worth to five times that within half a minute, and back after ten minutes."""
-    return 1.2 * (1 + 4 * (_between(at, 5 * MINUTE, 30) - _between(at, 15 * MINUTE, 30)))
-
-
-def _sawtooth(at: float) -> float:
-    """A rise of twenty minutes that falls at once, again and again."""
-    return 1.0 + 5.5 * (at % (20 * MINUTE)) / (20 * MINUTE)
-
-
-def _bursts(at: float) -> float:
-    """Half as much again for ten seconds of each minute and a half, as recorded traffic has it."""
-    return 4.2 if at % 90 < 10 else 2.8
+    return float(np.interp(at, [5 * MINUTE, 5.5 * MINUTE, 15 * MINUTE, 15.5 * MINUTE], [1.2, 6.0, 6.0, 1.2]))
 
 
 TRACES = {
     "steady": Trace(lambda _: 8.0, 20 * MINUTE, start=10),
     "large": Trace(lambda _: 0.1, 20 * MINUTE, start=2, large_every=120),
-    "bursts": Trace(_bursts, 15 * MINUTE, start=5),
+    # Half as much again for ten seconds of each minute and a half, as recorded traffic has it.
+    "bursts": Trace(lambda at: 4.2 if at % 90 < 10 else 2.8, 15 * MINUTE, start=5),
     "spike": Trace(_spike, 30 * MINUTE, start=2),
-    "sawtooth": Trace(_sawtooth, 60 * MINUTE, start=2),
+    # A rise of twenty minutes that falls at once, again and again.
+    "sawtooth": Trace(lambda at: 1.0 + 5.5 * (at % (20 * MINUTE)) / (20 * MINUTE), 60 * MINUTE, start=2),
 }
 
 
@@ -131,32 +118,28 @@ class Replica:
     turn: float = 0.0  # of the request that was last given one
     order: int = 0
     small: float = 0.0  # tokens waiting of which a small request has to wait for: no request counts more than a run
-    all: float = 0.0  # tokens waiting
-    busy: float = 0.0
-    tokens: float = 0.0
-    waits: int = 0
-    waited_little: int = 0
-    refused: int = 0
+    metrics: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SERIES, 0.0))  # what a scrape finds
 
     def __post_init__(self) -> None:
         self.free = [self.ready_at] * self.machine.workers
+        self.metrics[names.WORKERS] = self.machine.workers
 
     def offer(self, at: float, tokens: float) -> bool:
         """Takes a request in, or refuses it."""
         rate, most = self.machine.tokens_per_second, self.machine.run_tokens
         ahead = self.small if tokens <= most else sum(min(left, tokens) for _, _, left, _, _ in self.waiting)
         if ahead / rate > QUEUE_DELAY + PATIENCE * tokens / rate:
-            self.refused += 1
+            self.metrics[REFUSED] += 1
             return False
         self.order += 1
         heapq.heappush(self.waiting, (self.turn, self.order, tokens, at, tokens))
         self.small += min(tokens, most)
-        self.all += tokens
+        self.metrics[names.QUEUE_TOKENS] += tokens
         return True
 
     def work(self, until: float, taken: list[float]) -> None:
         """Runs the queue up to a moment; appends the seconds of each request that ends."""
-        machine = self.machine
+        machine, metrics = self.machine, self.metrics
         while self.waiting and (start := max(self.free[0], self.waiting[0][3])) < until:
             run, part = 0.0, []
             while self.waiting and run < machine.run_tokens and self.waiting[0][3] <= start:
@@ -166,13 +149,13 @@ class Replica:
                 part.append((turn + some, order, left - some, came, tokens))
                 self.turn = max(self.turn, turn)
                 if left == tokens:
-                    self.waits += 1
-                    self.waited_little += start - came <= float(WAITED_LE)
+                    metrics[WAITS] += 1
+                    metrics[WAITED] += start - came <= float(WAITED_LE)
             end = start + machine.run_seconds + run * machine.workers / machine.tokens_per_second
             heapq.heapreplace(self.free, end)
-            self.busy += end - start
-            self.tokens += run
-            self.all -= run
+            metrics[names.WORKER_BUSY] += end - start
+            metrics[names.TOKENS] += run
+            metrics[names.QUEUE_TOKENS] -= run
             for one in part:
                 if one[2] > 0:
                     heapq.heappush(self.waiting, one)
@@ -180,28 +163,8 @@ class Replica:
                     self.small -= min(one[4], machine.run_tokens)
                     taken.append(end - one[3] + machine.beside_seconds)
 
-    def metrics(self) -> dict[str, float]:
-        """What a scrape finds, by series."""
-        return {
-            names.QUEUE_TOKENS: self.all,
-            names.WORKER_BUSY: self.busy,
-            names.WORKERS: self.machine.workers,
-            names.TOKENS: self.tokens,
-            WAITED: self.waited_little,
-            WAITS: self.waits,
-            REFUSED: self.refused,
-        }
 
-
-def scrape_interval() -> float:
-    """Seconds between two scrapes, as the PodMonitor says."""
-    monitor = yaml.safe_load((COMPONENTS / "monitoring/podmonitor.yaml").read_text(encoding="utf-8"))
-    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    return float(endpoint["interval"].removesuffix("s"))
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A quarter of a minute: replicas that are ready and all, requests that came, and were refused."""
 
     at: float
@@ -244,7 +207,8 @@ class Simulation:
         self._autoscaler = Autoscaler(rules)
         self._samples = Samples()
         self._random = np.random.default_rng(seed)
-        self._interval = scrape_interval()
+        monitor = yaml.safe_load((COMPONENTS / "monitoring/podmonitor.yaml").read_text(encoding="utf-8"))
+        self._interval = float(monitor["spec"]["podMetricsEndpoints"][0]["interval"].removesuffix("s"))
         self._replicas = [Replica(machine, number, 0.0) for number in range(trace.start)]
         self._started = trace.start
         self._retries: list[tuple[float, float, int]] = []  # when, tokens, how often it was refused
@@ -302,17 +266,17 @@ class Simulation:
         """Each replica at a moment of its own, as Prometheus spreads its targets."""
         for replica in self._ready(second, DISCOVERY_SECONDS):
             if second % self._interval == replica.number * 7 % self._interval:
-                self._samples.add(replica.number, second, replica.metrics())
+                self._samples.add(replica.number, second, replica.metrics)
 
     def _measure_cpu(self, at: float) -> None:
-        used = {replica.number: self._cpu_seconds(replica) for replica in self._ready(at)}
+        besides = self._machine.cpu_besides / self._machine.tokens_per_second
+        used = {
+            one.number: one.metrics[names.WORKER_BUSY] + besides * one.metrics[names.TOKENS] for one in self._ready(at)
+        }
         known = [used[number] - self._cpu[number] for number in used if number in self._cpu]
         shares = tuple(seconds / CPU_SECONDS / self._machine.cpu_request for seconds in known)
         self._usage = Usage(shares, len(self._replicas) - len(known))
         self._cpu = used
-
-    def _cpu_seconds(self, replica: Replica) -> float:
-        return replica.busy + self._machine.cpu_besides * replica.tokens / self._machine.tokens_per_second
 
     def _scale(self, at: float) -> None:
         current = len(self._replicas)

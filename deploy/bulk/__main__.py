@@ -11,15 +11,6 @@ from export.command import whole
 
 def main(arguments: Sequence[str] | None = None, **how: Any) -> int:
     """Encodes; returns the exit code: 1 if it could not, or if a row failed. `how` is `load` of `run`."""
-    options = _parse(arguments)
-    try:
-        from deploy.bulk.run import run  # noqa: PLC0415 - --help needs no Ray
-    except ImportError as error:
-        sys.exit(f"python -m deploy.bulk: {error.name} is missing: install the bulk extra, pip install '.[cpu,bulk]'")
-    return run(options, **how)
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m deploy.bulk",
         description="Encode a corpus: Parquet, JSON lines, CSV, or text files with a text a line.",
@@ -44,7 +35,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=whole, default=0, help="actors at most; one a core, or a GPU, unless said")
     parser.add_argument("--gpu", action="store_true", help="an actor a GPU")
     parser.add_argument("--address", help="of a Ray cluster; without it, this machine alone")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    try:
+        from deploy.bulk.run import run  # noqa: PLC0415 - --help needs no Ray
+    except ImportError as error:
+        sys.exit(f"python -m deploy.bulk: {error.name} is missing: install the bulk extra, pip install '.[cpu,bulk]'")
+    return run(options, **how)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ Ray nor how a text becomes a vector.
 import hashlib
 import io
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -99,7 +100,8 @@ def _sources_at(uri: str) -> list[Source]:
         folder = place.rpartition("/")[0]
     else:
         listed = filesystem.get_file_info(FileSelector(path, recursive=True))
-        files = [one for one in listed if one.type == FileType.File and _is_shown(one.path.removeprefix(path))]
+        files = [one for one in listed if one.type == FileType.File]
+        files = [one for one in files if not re.search("(^|/)[._]", one.path.removeprefix(path).lstrip("/"))]
         folder, base = place.removesuffix("/"), PurePosixPath(path)
     sources = [
         Source(f"{folder}/{quote(name, URI_LETTERS)}{mark}{options}", name, KINDS[kind], one.size)
@@ -112,10 +114,6 @@ def _sources_at(uri: str) -> list[Source]:
         has = f"it has {', '.join(endings[:8])}" if endings else "it is empty"
         raise WrongCorpus(f"{uri} holds no file to encode: expected {', '.join(KINDS)}; {has}")
     return sources
-
-
-def _is_shown(path: str) -> bool:
-    return not any(part.startswith((".", "_")) for part in PurePosixPath(path).parts)
 
 
 def check_source(source: Source, columns: Columns) -> None:
@@ -174,9 +172,10 @@ def _row_hashes(table: pa.Table) -> Iterator[bytes]:
 def _read(source: Source, columns: Columns) -> Iterator[tuple[pa.Table, float]]:
     """Tables of at most `READ_ROWS` rows of one schema, and how much of the file has been read, from 0 to 1."""
     filesystem, path = FileSystem.from_uri(source.uri)
+    readers = {"Parquet": _parquet, "JSON lines": _json_lines, "CSV": _csv, "text": _lines}
     schema = None
     try:
-        for table, position in _READERS[source.kind](filesystem, path, columns):
+        for table, position in readers[source.kind](filesystem, path, columns):
             if schema is None:
                 schema = table.schema
                 _check_columns(schema, columns, source)
@@ -241,11 +240,3 @@ def _lines(filesystem: FileSystem, path: str, columns: Columns) -> Tables:
         size = max(1, file.size())
         while texts := [line.rstrip("\n") or None for line in islice(lines, READ_ROWS)]:
             yield pa.table({columns.text: pa.array(texts, pa.string())}), file.tell() / size
-
-
-_READERS: dict[str, Callable[[FileSystem, str, Columns], Tables]] = {
-    "Parquet": _parquet,
-    "JSON lines": _json_lines,
-    "CSV": _csv,
-    "text": _lines,
-}

@@ -96,20 +96,17 @@ class TextEncoder:
             try:
                 vectors[places] = self.encode(texts)
             except InferenceFailed:  # a text that fails costs its own vector alone
-                failed += [at for at, text in zip(places, texts, strict=True) if not self._fill(vectors[at], text)]
+                for place, text in zip(places, texts, strict=True):
+                    try:
+                        vectors[place] = self.encode([text])[0]
+                    except InferenceFailed:
+                        failed.append(int(place))
         is_there[wanted] = True
         is_there[failed] = False
         column = pa.FixedSizeListArray.from_arrays(
             pa.array(vectors.reshape(-1)), self.dimensions, mask=pa.array(~is_there)
         )
-        return rows.append_column(EMBEDDING, column), [int(place) for place in failed]
-
-    def _fill(self, row: Float32Array, text: str) -> bool:
-        try:
-            row[:] = self.encode([text])[0]
-        except InferenceFailed:
-            return False
-        return True
+        return rows.append_column(EMBEDDING, column), failed
 
     def close(self) -> None:
         """Ends the engine's threads."""

@@ -51,7 +51,7 @@ class Output:
             if foreign := sorted(self._names()):
                 file = f"{foreign[0]}.parquet"
                 raise AnotherRun(f"{self._folder} holds {file}, which no such run wrote; name another --output")
-            self._write_json(RECORD, record)
+            self.write_json(RECORD, record)
             return
         if differ := [f"{name} {held.get(name)!r}" for name, value in record.items() if held.get(name) != value]:
             raise AnotherRun(f"{self._folder} was begun with {', '.join(differ)}; name another --output")
@@ -65,8 +65,14 @@ class Output:
         """
         since = datetime.now(UTC).isoformat(timespec="seconds")
         ours = {"run": uuid.uuid4().hex, "host": socket.gethostname(), "pid": os.getpid(), "since": since}
-        self._refuse_if_held()
-        self._write_json(LOCK, ours | {"seen": time.time()})
+        if held := self._read_json(LOCK):
+            is_gone = held["host"] == ours["host"] and not _is_running(held["pid"])
+            if not is_gone and time.time() - held["seen"] < SILENT_SECONDS:
+                raise AnotherRun(
+                    f"{self._folder} is being written by process {held['pid']} on {held['host']}, since "
+                    f"{held['since']}: wait for it, or a minute after it is gone"
+                )
+        self.write_json(LOCK, ours | {"seen": time.time()})
         time.sleep(SETTLE_SECONDS)  # of runs that begin at the same moment the last to write its own has it
         if (held := self._read_json(LOCK)) is None or held["run"] != ours["run"]:
             raise AnotherRun(f"{self._folder} was taken by another run at the same moment")
@@ -77,7 +83,7 @@ class Output:
         def beat() -> None:
             while not over.wait(BEAT_SECONDS):
                 with suppress(OSError):  # the next one may succeed: the lock is another's only after six that failed
-                    self._write_json(LOCK, ours | {"seen": time.time()})
+                    self.write_json(LOCK, ours | {"seen": time.time()})
 
         thread = threading.Thread(target=beat, name="lock", daemon=True)
         thread.start()
@@ -88,17 +94,6 @@ class Output:
             thread.join()
             with suppress(OSError):
                 self._filesystem.delete_file(f"{self._folder}/{LOCK}")
-
-    def _refuse_if_held(self) -> None:
-        held = self._read_json(LOCK)
-        if held is None:
-            return
-        is_gone = held["host"] == socket.gethostname() and not _is_running(held["pid"])
-        if not is_gone and time.time() - held["seen"] < SILENT_SECONDS:
-            raise AnotherRun(
-                f"{self._folder} is being written by process {held['pid']} on {held['host']}, since {held['since']}: "
-                "wait for it, or a minute after it is gone"
-            )
 
     def failures(self, name: str) -> int | None:
         """How many rows of a chunk that is done have a text and no vector; None if the chunk is not done."""
@@ -148,10 +143,6 @@ class Output:
         """Rows of all files, from their footers."""
         return sum(map(self._count, self._names()))
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Writes a run's figures over the last run's."""
-        self._write_json(SUMMARY, summary)
-
     def _names(self) -> set[str]:
         found = self._filesystem.get_file_info(FileSelector(self._folder, allow_not_found=True))
         return {PurePosixPath(file.path).stem for file in found if file.extension == "parquet"}
@@ -170,7 +161,7 @@ class Output:
         except FileNotFoundError:
             return None
 
-    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Writes a file whole: a reader finds the one before or this one."""
         self._filesystem.create_dir(self._folder, recursive=True)
         partial = f"{self._folder}/_{uuid.uuid4().hex}"

@@ -9,9 +9,10 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -43,25 +44,6 @@ class Shard:
     of: int
 
 
-@dataclass(slots=True)
-class Counts:
-    """What became of one chunk, or of all so far."""
-
-    size: float = 0.0  # bytes of the corpus
-    encoded: int = 0  # texts that were encoded in this run
-    without_text: int = 0  # rows whose embedding is null
-    failed: int = 0  # rows whose text the model could not encode, whose embedding is null; the next run tries again
-    failed_ids: list[Any] = field(default_factory=list)  # of the first thousand of these
-
-    def add(self, more: "Counts") -> None:
-        """Takes in one chunk's."""
-        self.size += more.size
-        self.encoded += more.encoded
-        self.without_text += more.without_text
-        self.failed += more.failed
-        self.failed_ids += more.failed_ids[: FAILURES_MOST - len(self.failed_ids)]
-
-
 class EncodeShards:
     """What an actor does with a shard."""
 
@@ -87,18 +69,18 @@ class EncodeShards:
         for number, chunk in enumerate(chunks(shard.source, self._columns)):
             if number % shard.of != shard.number:
                 continue
-            report = Counts(chunk.share * shard.source.size)
+            counts, failed_ids = Counter(bytes=round(chunk.share * shard.source.size)), []
             failures = self._output.failures(chunk.name)
             if failures != 0:
                 rows = chunk.rows if failures is None else self._output.read(chunk.name)
                 before = len(rows) if failures is None else failures
                 rows, failed = self._encoder.add_vectors(rows, self._columns.text)
                 self._output.write(chunk.name, rows, failed=len(failed))
-                report.without_text = rows[self._columns.text].null_count if failures is None else 0
-                report.encoded = before - report.without_text - len(failed)
-                report.failed = len(failed)
-                report.failed_ids = rows[self._columns.id].take(pa.array(failed, pa.int64())).to_pylist()
-            yield chunk.name, self._tally.add.remote(chunk.name, report)
+                without_text = rows[self._columns.text].null_count if failures is None else 0
+                counts += Counter(encoded=before - without_text - len(failed), without_text=without_text)
+                counts["failed"] = len(failed)
+                failed_ids = rows[self._columns.id].take(pa.array(failed, pa.int64())).to_pylist()
+            yield chunk.name, self._tally.add.remote(chunk.name, counts, failed_ids)
 
 
 def encode_corpus(
@@ -109,14 +91,14 @@ def encode_corpus(
     *,
     tally: Any,
     workers: int,
-    gpus: float = 0,
-    load: Load = TextEncoder.load,
+    provider: str,
+    load: Load,
     **options: Any,
 ) -> set[str]:
     """Encodes what is not done yet; the names of all chunks of the corpus.
 
-    Every node has the artifact at this path, and sees the output's URI. At most `workers` actors, of a core or of
-    `gpus` each, load an encoder with the options, and report to the tally.
+    Every node has the artifact at this path, and sees the output's URI. At most `workers` actors, of a core or for the
+    provider `cuda` of a GPU each, load an encoder with the options, and report to the tally.
 
     Raises:
         WrongCorpus: a file cannot be read to its end, or lacks a column, or the output cannot be written.
@@ -127,11 +109,11 @@ def encode_corpus(
     found = ray.data.from_items([{"shard": shard} for shard in shards], override_num_blocks=len(shards)).map_batches(
         EncodeShards,
         fn_constructor_args=(load, str(artifact), output, columns, tally),
-        fn_constructor_kwargs=options,
+        fn_constructor_kwargs={"provider": provider, **options},
         batch_size=1,
         compute=ActorPoolStrategy(min_size=1, max_size=workers),
-        num_cpus=0 if gpus else 1,
-        num_gpus=gpus,
+        num_cpus=0 if provider == "cuda" else 1,
+        num_gpus=1 if provider == "cuda" else 0,
     )
     names = set()
     for row in found.iter_rows():
@@ -157,18 +139,20 @@ class Tally:
     """Adds up what the actors report, a chunk once: an actor that begins again may report one for the second time."""
 
     def __init__(self) -> None:
-        self._counts = Counts()
+        self._counts = Counter[str]()
+        self._failed_ids: list[Any] = []
         self._seen: set[str] = set()
 
-    def add(self, name: str, report: Counts) -> None:
+    def add(self, name: str, counts: Counter[str], failed_ids: Sequence[Any]) -> None:
         """Takes in one chunk."""
         if name not in self._seen:
             self._seen.add(name)
-            self._counts.add(report)
+            self._counts.update(counts)
+            self._failed_ids += failed_ids[: FAILURES_MOST - len(self._failed_ids)]
 
-    def read(self) -> Counts:
-        """All so far."""
-        return self._counts
+    def read(self) -> tuple[Counter[str], list[Any]]:
+        """Of all chunks so far: `bytes`, texts `encoded`, rows `without_text` and `failed`; ids of the first failed."""
+        return self._counts, self._failed_ids
 
 
 def start_tally() -> Any:
@@ -207,9 +191,9 @@ def shown(tally: Any, size: int, terminal: TextIO) -> Iterator[None]:
         began = time.monotonic()
         with tqdm(total=size, desc="encoding", unit="B", unit_scale=True, file=terminal, disable=None) as bar:
             while not over.wait(INTERVAL):
-                counts = ray.get(tally.read.remote())
-                bar.set_postfix_str(f"{counts.encoded / (time.monotonic() - began):.0f} texts/s", refresh=False)
-                bar.update(min(int(counts.size), size) - bar.n)
+                counts, _ = ray.get(tally.read.remote())
+                bar.set_postfix_str(f"{counts['encoded'] / (time.monotonic() - began):.0f} texts/s", refresh=False)
+                bar.update(min(counts["bytes"], size) - bar.n)
             if is_whole.is_set():
                 bar.update(size - bar.n)  # since the last look
 

@@ -19,13 +19,12 @@ from ray.exceptions import RayError
 
 from deploy.bulk.corpus import Columns, WrongCorpus, check_source, find_sources, uri_of
 from deploy.bulk.encoder import TextEncoder, check_choices
-from deploy.bulk.output import AnotherRun, Output
+from deploy.bulk.output import SUMMARY, AnotherRun, Output
 from deploy.bulk.pipeline import Load, encode_corpus, quiet, shown, start_tally
+from export.command import INTERRUPTED
 from model.artifact import Artifact, ArtifactError, identity
 from service.errors import ServiceError
 from service.machine import usable_cores
-
-INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 
 def run(options: argparse.Namespace, load: Load = TextEncoder.load) -> int:
@@ -79,27 +78,26 @@ def _run(options: argparse.Namespace, load: Load) -> dict[str, Any]:
                     output.uri,
                     tally=tally,
                     workers=options.workers or room,
-                    gpus=1 if options.gpu else 0,
                     provider="cuda" if options.gpu else "cpu",
                     max_batch_tokens=options.max_batch_tokens,
                     load=load,
                     **choices,
                 )
-            counts = ray.get(tally.read.remote())
+            counts, failed_ids = ray.get(tally.read.remote())
         removed, of_other_files = output.sweep(sources, names)
         rows, seconds = output.count_rows(), time.monotonic() - began
         summary = {
             "rows": rows,
-            "encoded": counts.encoded,
+            "encoded": counts["encoded"],
             "seconds": round(seconds, 1),
-            "texts_per_second": round(counts.encoded / seconds, 1),
-            "without_text": counts.without_text,
-            "failed": counts.failed,
-            "failed_ids": counts.failed_ids,
+            "texts_per_second": round(counts["encoded"] / seconds, 1),
+            "without_text": counts["without_text"],
+            "failed": counts["failed"],
+            "failed_ids": failed_ids,
             "removed": removed,
             "of_other_files": of_other_files,
         }
-        output.write_summary(summary)
+        output.write_json(SUMMARY, summary)
     _log().unlink()
     return summary
 

@@ -193,7 +193,13 @@ def check(output: Path, rows: int, encoder: TextEncoder, every: int) -> dict[str
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs it all and prints one table; returns 1 if a row is missing, doubled or wrong, or if no node was killed."""
-    given = _parse(arguments)
+    parser = argparse.ArgumentParser(prog="python -m deploy.bulk.show", description=__doc__)
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact")
+    parser.add_argument("--rows", type=count, default=100_000, help="of the corpus; %(default)s")
+    parser.add_argument("--no-network", action="store_true", help="compute nothing: a vector is its text's hash")
+    parser.add_argument("--dimensions", type=count, help="of a vector; the model's, and 8 if nothing is computed")
+    parser.add_argument("--cores", type=count, default=2, help="of the node; %(default)s")
+    given = parser.parse_args(arguments)
     load, every = (NoNetwork.load, 1) if given.no_network else (TextEncoder.load, 100)
     with tempfile.TemporaryDirectory(prefix="polyhead-show-") as folder, Cluster(given.cores) as cluster:
         corpus, output = Path(folder, "corpus"), Path(folder, "output")
@@ -221,16 +227,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     sys.stdout.write("\n".join(table.lines()) + "\n")
     return int(any(found.values()) or not watch.killed_after)
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m deploy.bulk.show", description=__doc__)
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact")
-    parser.add_argument("--rows", type=count, default=100_000, help="of the corpus; %(default)s")
-    parser.add_argument("--no-network", action="store_true", help="compute nothing: a vector is its text's hash")
-    parser.add_argument("--dimensions", type=count, help="of a vector; the model's, and 8 if nothing is computed")
-    parser.add_argument("--cores", type=count, default=2, help="of the node; %(default)s")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -51,12 +51,11 @@ def adapt(resources: Sequence[Resource], volumes: Path) -> list[Resource]:
             resource["data"] |= {name: value for name, value in ports.items() if name in resource["data"]}
         if resource["kind"] == "Deployment":
             resource["spec"]["replicas"] = 1
-            _adapt_pod(resource["spec"]["template"]["spec"], ports, volumes)
-            _expand_commands(resource["spec"]["template"]["spec"], configs)
+            _adapt_pod(resource["spec"]["template"]["spec"], ports, volumes, configs)
     return played
 
 
-def _adapt_pod(pod: Resource, ports: Mapping[str, str], volumes: Path) -> None:
+def _adapt_pod(pod: Resource, ports: Mapping[str, str], volumes: Path, configs: Mapping[str, Any]) -> None:
     pod.pop("topologySpreadConstraints", None)
     pod["hostNetwork"] = True
     pod["restartPolicy"] = "Never"  # podman would restart an init container that has done its work, too
@@ -73,22 +72,14 @@ def _adapt_pod(pod: Resource, ports: Mapping[str, str], volumes: Path) -> None:
             directory.mkdir()
             os.chown(directory, user, user)
             volume["hostPath"] = {"path": str(directory), "type": "Directory"}
-
-
-def _expand_commands(pod: Resource, configs: Mapping[str, Mapping[str, str]]) -> None:
-    """`$(NAME)` in a command as a kubelet replaces it; podman leaves it there."""
-    for container in pod.get("initContainers", ()):
+    for container in pod.get("initContainers", ()):  # `$(NAME)` in a command, as a kubelet replaces it
         sources = (source["configMapRef"]["name"] for source in container["envFrom"])
         values = {name: value for source in sources for name, value in configs[source].items()}
-        values |= {entry["name"]: _memory_limit(pod) for entry in container.pop("env", ())}
+        limit: str = pod["containers"][0]["resources"]["limits"]["memory"]  # the one value that comes from a resource
+        memory = str(int(limit[:-2]) * {"Mi": 2**20, "Gi": 2**30}[limit[-2:]])
+        values |= {entry["name"]: memory for entry in container.pop("env", ())}
         for name, value in values.items():
             container["command"] = [part.replace(f"$({name})", value) for part in container["command"]]
-
-
-def _memory_limit(pod: Resource) -> str:
-    """Bytes that the service may have: the one value that an init container takes from a resource."""
-    limit: str = pod["containers"][0]["resources"]["limits"]["memory"]
-    return str(int(limit[:-2]) * {"Mi": 2**20, "Gi": 2**30}[limit[-2:]])
 
 
 @contextlib.contextmanager
@@ -117,50 +108,29 @@ def wait_until_ready(address: str) -> float:
     raise TimeoutError(f"{address} was not ready within {READY_LIMIT:.0f} s")
 
 
-def encode(address: str) -> Resource:
-    """An answer of `/encode`."""
-    body = json.dumps({"inputs": "a text", "dimensions": 2, "attention": {"heads": [0], "queries": "cls"}}).encode()
-    request = urllib.request.Request(f"{address}/encode", body, {"content-type": "application/json"})  # noqa: S310 - our own
-    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - our own
-        found: Resource = json.load(answer)
-        return found
-
-
-def container_name(resources: Sequence[Resource]) -> str:
-    """The name of the first container of the Deployment's one pod, as podman calls it."""
-    (deployment,) = (resource for resource in resources if resource["kind"] == "Deployment")
-    (container, *_) = deployment["spec"]["template"]["spec"]["containers"]
-    return f"{deployment['metadata']['name']}-pod-0-{container['name']}"
-
-
-def look_inside(podman: Sequence[str], container: str) -> str:
-    """What holds in the container, as the kernel and the environment tell it."""
-    command = [*podman, "exec", container, "python", "-c", LOOK]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 - podman
-
-
-def podman_command() -> list[str]:
-    """Podman on the store that `deploy/container-check` filled."""
-    os.environ["CONTAINERS_CONF"] = str(STORE / "containers.conf")
-    places = ["--root", str(STORE / "root"), "--runroot", str(STORE / "run"), "--storage-driver", "overlay"]
-    return ["podman", *places, "--cgroup-manager", "cgroupfs", "--events-backend", "file"]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Renders, runs, asks, and says what it saw."""
     parser = argparse.ArgumentParser(description="Run what an overlay renders, with podman.")
     parser.add_argument("overlay", type=Path, help="a folder with a kustomization")
     render = [KUBECTL, "kustomize", parser.parse_args(arguments).overlay]
     rendered = subprocess.run(render, stdout=subprocess.PIPE, text=True, check=True).stdout  # noqa: S603 - kubectl
-    podman, address = podman_command(), f"http://127.0.0.1:{PORT}"
+    os.environ["CONTAINERS_CONF"] = str(STORE / "containers.conf")
+    places = ["--root", str(STORE / "root"), "--runroot", str(STORE / "run"), "--storage-driver", "overlay"]
+    podman = ["podman", *places, "--cgroup-manager", "cgroupfs", "--events-backend", "file"]
+    body = json.dumps({"inputs": "a text", "dimensions": 2, "attention": {"heads": [0], "queries": "cls"}}).encode()
+    address = f"http://127.0.0.1:{PORT}"
+    request = urllib.request.Request(f"{address}/encode", body, {"content-type": "application/json"})  # noqa: S310 - our own
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)  # noqa: S103 - the container's user has to reach what is in it
-        resources = list(yaml.safe_load_all(rendered))
-        adapted = adapt(resources, Path(folder))
+        adapted = adapt(list(yaml.safe_load_all(rendered)), Path(folder))
+        (deployment,) = (resource for resource in adapted if resource["kind"] == "Deployment")
+        container = deployment["spec"]["template"]["spec"]["containers"][0]["name"]
+        look = [*podman, "exec", f"{deployment['metadata']['name']}-pod-0-{container}", "python", "-c", LOOK]
         with played(podman, adapted):
             seconds = wait_until_ready(address)
-            answer = encode(address)
-            seen = look_inside(podman, container_name(adapted))
+            with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310 - our own
+                answer = json.load(response)
+            seen = subprocess.run(look, capture_output=True, text=True, check=True).stdout  # noqa: S603 - podman
     sys.stdout.write(f"ready after {seconds:.1f} s; {answer['model']} answered {answer['embeddings']}\n{seen}")
     return 0
 

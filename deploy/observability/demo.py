@@ -5,13 +5,12 @@ minutes of load: little of that, more, too much, and little again. Needs Debian'
 needed, and not run.
 """
 
-import argparse
 import random
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -50,7 +49,12 @@ def make_requests(artifact: Artifact) -> list[Request]:
 @program
 def main() -> None:
     """Serves, scrapes, loads and draws."""
-    given = _parse()
+    parser = parser_of(__doc__, takes="some minutes")
+    parser.prog = "python -m deploy.observability.demo"
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact to serve")
+    parser.add_argument("--seconds", type=positive, default=240, help="of load")
+    parser.add_argument("--output", type=Path, default=PICTURE, metavar="PNG", help="the picture")
+    given = parser.parse_args()
     requests = make_requests(Artifact.open(given.model))
     with ExitStack() as running:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory()))
@@ -72,27 +76,14 @@ def main() -> None:
 
 def _send(addresses: Sequence[Address], requests: Sequence[Request], rate: float, seconds: float) -> None:
     """Requests at a rate to each instance, whether it keeps up or not."""
-    threads = [
-        threading.Thread(
-            target=run_open_loop,
-            args=(address, requests[index::INSTANCES], poisson_schedule(rate, seconds, seed=index)),
-            kwargs={"connections": CONNECTIONS},
-        )
-        for index, address in enumerate(addresses)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="some minutes")
-    parser.prog = "python -m deploy.observability.demo"
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact to serve")
-    parser.add_argument("--seconds", type=positive, default=240, help="of load")
-    parser.add_argument("--output", type=Path, default=PICTURE, metavar="PNG", help="the picture")
-    return parser.parse_args()
+    with ThreadPoolExecutor() as pool:
+        runs = []
+        for index, address in enumerate(addresses):
+            arrivals = poisson_schedule(rate, seconds, seed=index)
+            some = requests[index::INSTANCES]
+            runs.append(pool.submit(run_open_loop, address, some, arrivals, connections=CONNECTIONS))
+    for run in runs:
+        run.result()
 
 
 if __name__ == "__main__":

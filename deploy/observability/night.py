@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 from tqdm import tqdm
@@ -42,10 +43,10 @@ POINTS = 400  # of a line in the picture
 BULK_ROWS = 20_000
 FOLDER = Path("build/night")  # for Prometheus's samples, which stay
 PICTURE = Path("docs/pictures/night.svg")
+FIRING = 'ALERTS{alertstate="firing",severity!="none"}'
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
+class Act(NamedTuple):
     """A share of the night, with what brings it about at its beginning, and the alerts that have to fire then."""
 
     name: str
@@ -90,7 +91,7 @@ class Night:
             thread.join()
 
     def keep_killing(self) -> None:
-        """Kills processes of the second replica, one after the other."""
+        """Kills processes of the second replica."""
         for _ in range(KILLS):
             self.replicas[1].kill_child()
             time.sleep(self.seconds_of("processes keep dying") / (KILLS + 1))
@@ -138,7 +139,7 @@ def live_through(night: Night) -> Times:
 
 
 def describe_answers(night: Night, times: Times) -> Table:
-    """Requests by act: answered, refused with the time to come again, and lost."""
+    """Requests by act, as `count` has them."""
     table = Table("acts", "requests, by what happened")
     for name, (began, ended) in times.items():
         for load, counted in night.answers.items():
@@ -162,8 +163,8 @@ def required_alerts(night: Night, times: Times) -> dict[str, frozenset[str]]:
     """Alerts by act; the flood's include the alert for slow answers if enough were slow for its fastest burn."""
     required = {act.name: act.alerts for act in ACTS}
     began, ended = times["flood"]
-    waits = [wait for counted in night.answers.values() for at, tally in counted if began <= at < ended
-             for wait in tally.latencies]  # fmt: skip
+    tallies = [tally for counted in night.answers.values() for at, tally in counted if began <= at < ended]
+    waits = [wait for tally in tallies for wait in tally.latencies]
     slow = sum(wait > LATENCY_SECONDS["small"] for wait in waits)
     if slow > BURNS[0].factor * (1 - LATENCY) * len(waits):
         required["flood"] |= {"PolyheadLatencyBudgetBurn"}
@@ -175,16 +176,19 @@ def describe_alerts(prometheus: Prometheus, times: Times, required: Mapping[str,
     start, end = times[ACTS[0].name][0], times[ACTS[-1].name][1]
     table = Table("alerts", "alerts")
     missing = {(act, alert) for act, alerts in required.items() for alert in alerts}
-    for series in prometheus.query_range('ALERTS{alertstate="firing",severity!="none"}', start, end, 1):
+    for series in prometheus.query_range(FIRING, start, end, 1):
         alert = series.labels["alertname"]
         act = next(name for name, (_, ended) in times.items() if series.times[0] <= ended)
         expected = [one for one, alerts in required.items() if alert in alerts and times[one][0] <= series.times[0]]
         missing -= {(one, alert) for one in expected}
-        labels = ", ".join(f"{name} {series.labels[name]}" for name in ("severity", "window", "model", "instance")
-                           if name in series.labels)  # fmt: skip
-        at, lasted = series.times[0] - start, len(series.times)
+        shown = [name for name in ("severity", "window", "model", "instance") if name in series.labels]
         table.add(
-            alert=alert, labels=labels, act=act, fired_s=at, for_s=lasted, verdict="" if expected else "UNEXPECTED"
+            alert=alert,
+            labels=", ".join(f"{name} {series.labels[name]}" for name in shown),
+            act=act,
+            fired_s=series.times[0] - start,
+            for_s=len(series.times),
+            verdict="" if expected else "UNEXPECTED",
         )
     for act, alert in sorted(missing):
         table.add(alert=alert, act=act, verdict="MISSING")
@@ -212,9 +216,13 @@ def draw(night: Night, prometheus: Prometheus, times: Times) -> None:
     """Answers a second, memory and firing alerts over time, with the acts."""
     start, end = times[ACTS[0].name][0], times[ACTS[-1].name][1]
     step = max(1.0, (end - start) / POINTS)
+
+    def minutes(moments: Sequence[float]) -> list[float]:
+        return [(moment - start) / 60 for moment in moments]
+
     figure = Figure(figsize=(9, 7), layout="constrained")
     rates, latency, memory, alerts = figure.subplots(4, 1, sharex=True)
-    at = [(began - start) / 60 for began, _ in night.answers["steady"]]
+    at = minutes([began for began, _ in night.answers["steady"]])
     tallies = [tally for _, tally in night.answers["steady"]]
     rates.plot(at, [tally.statuses[200] / WINDOW for tally in tallies], label="answered")
     rates.plot(at, [tally.statuses[429] / WINDOW for tally in tallies], label="refused with 429")
@@ -223,35 +231,29 @@ def draw(night: Night, prometheus: Prometheus, times: Times) -> None:
     latency.plot(at, [percentiles(tally.latencies).get("p99_ms", float("nan")) for tally in tallies])
     latency.set(ylabel="p99, ms", yscale="log")
     for series in prometheus.query_range(MEMORY_ANONYMOUS, start, end, step):
-        memory.plot([(time - start) / 60 for time in series.times], [value / 1e6 for value in series.values])
+        memory.plot(minutes(series.times), [value / 1e6 for value in series.values])
     memory.set(ylabel="memory, MB", ylim=(0, None))
-    fired = prometheus.query_range('ALERTS{alertstate="firing",severity!="none"}', start, end, step)
-    for row, alert in enumerate(sorted({series.labels["alertname"] for series in fired})):
-        for series in (one for one in fired if one.labels["alertname"] == alert):
-            alerts.plot(
-                [(time - start) / 60 for time in series.times], [row] * len(series.times), linewidth=4, color="#c4673a"
-            )
+    fired = prometheus.query_range(FIRING, start, end, step)
+    rows = sorted({series.labels["alertname"] for series in fired})
+    for series in fired:
+        row = rows.index(series.labels["alertname"])
+        alerts.plot(minutes(series.times), [row] * len(series.times), linewidth=4, color="#c4673a")
+    for row, alert in enumerate(rows):
         alerts.text(0, row, alert.removeprefix("Polyhead"), va="center")
     alerts.set(ylabel="alerts that fire", xlabel="minutes", yticks=[], ylim=(-0.5, None))
-    for began, _ in times.values():
+    for name, begin in zip(times, minutes([began for began, _ in times.values()]), strict=True):
         for axis in (rates, latency, memory, alerts):
-            axis.axvline((began - start) / 60, color="#97a2ac", linewidth=0.6)
-    for name, (began, _) in times.items():
-        rates.text((began - start) / 60, 1.02, name, transform=rates.get_xaxis_transform(), rotation=15, fontsize=7)
+            axis.axvline(begin, color="#97a2ac", linewidth=0.6)
+        rates.text(begin, 1.02, name, transform=rates.get_xaxis_transform(), rotation=15, fontsize=7)
     figure.savefig(PICTURE, metadata={"Date": None})
-
-
-def make_requests(artifact: Artifact, model: str) -> list[Request]:
-    """Short texts for a model by its name."""
-    texts = load_texts("short", 640)
-    return encode_requests(texts, tokenize(artifact, texts), 1, {"model": model})
 
 
 @contextmanager
 def running(given: argparse.Namespace) -> Iterator[tuple[Night, Prometheus]]:
     """Starts replicas, nginx and Prometheus, until the block ends."""
-    first, second = Artifact.open(given.model), Artifact.open(given.other)
-    one, other = make_requests(first, first.manifest.model), make_requests(second, "other")
+    first, texts = Artifact.open(given.model), load_texts("short", 640)
+    one = encode_requests(texts, tokenize(first, texts), 1, {"model": first.manifest.model})
+    other = encode_requests(texts, tokenize(Artifact.open(given.other), texts), 1, {"model": "other"})
     admin = [free_port() for _ in range(2)]
     FOLDER.mkdir(parents=True, exist_ok=True)
     more = {"POLYHEAD_PROCESSES": "2", "POLYHEAD_MORE_MODELS": f"other={given.other.resolve()}"}
@@ -270,7 +272,14 @@ def running(given: argparse.Namespace) -> Iterator[tuple[Night, Prometheus]]:
 @program
 def main() -> None:
     """Lives through the night, prints and draws it; exits with 1 if a request was lost or an alert was wrong."""
-    given = _parse()
+    parser = parser_of(__doc__, takes="an hour")
+    parser.prog = "python -m deploy.observability.night"
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact of the first model")
+    parser.add_argument("--other", type=Path, required=True, metavar="DIR", help="artifact of the second model")
+    parser.add_argument("--minutes", type=positive, default=60.0, help="that the night takes")
+    parser.add_argument("--rate", type=positive, default=20.0, help="requests a second, to both models in turn")
+    parser.add_argument("--flood", type=positive, default=600.0, help="requests a second of the flood")
+    given = parser.parse_args()
     with running(given) as (night, prometheus):
         with night.offered("steady", night.steady, given.rate):
             times = live_through(night)
@@ -283,17 +292,6 @@ def main() -> None:
     emit("night", tables, minutes=given.minutes, rate=given.rate, **figures)
     print(json.dumps(figures))  # noqa: T201 - the verdict
     raise SystemExit(int(any(figures.values())))
-
-
-def _parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, takes="an hour")
-    parser.prog = "python -m deploy.observability.night"
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact of the first model")
-    parser.add_argument("--other", type=Path, required=True, metavar="DIR", help="artifact of the second model")
-    parser.add_argument("--minutes", type=positive, default=60.0, help="that the night takes")
-    parser.add_argument("--rate", type=positive, default=20.0, help="requests a second, to both models in turn")
-    parser.add_argument("--flood", type=positive, default=600.0, help="requests a second of the flood")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The objectives, and the recording rules of the ratios that they are about, over every window that an alert looks at.
+"""The objectives, the recording rules of their ratios over every window that an alert looks at, and all alerts.
 
-The error budget of 30 days, and the alerts on how fast it burns: long window to be sure, short window to end soon after
-the trouble does (Beyer et al., The Site Reliability Workbook, chapter 5, table 5-8). Change the objectives here.
+Alerts on how fast the error budget of 30 days burns follow from the objectives: a long window to be sure, a short one
+to end soon after the trouble does (Beyer et al., The Site Reliability Workbook, chapter 5, table 5-8). All others stand
+in `alerts.yaml`. Each alert has a section in the runbook.
 
 The rules first record the requests a second of the last five minutes, by what became of them. Longer windows are
 averages of these few series: raw series over three days, asked for each quarter of a minute, would be most of what a
@@ -9,12 +10,13 @@ Prometheus does.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import yaml
 
 from deploy.observability.panels import FAILED, NOT_REFUSED, REFUSED, WORK
 from service.observability import metrics as names
-from service.observability.metrics import SIZES
 
 AVAILABILITY = 0.999
 """Share of accepted POST requests that are not answered 5xx; a caller whose own deadline passed is not failed."""
@@ -37,8 +39,7 @@ LEAST_REQUESTS = 10
 """Failed or slow requests in the long window below which no alert burns: one of ten in a quiet hour is no trend."""
 
 
-@dataclass(frozen=True, slots=True)
-class Burn:
+class Burn(NamedTuple):
     """One speed at which the budget burns: both windows have to, for as long as `wait` says."""
 
     factor: float  # times the speed that just uses the budget up in 30 days
@@ -77,18 +78,20 @@ def make_rules() -> Document:
     """The rule file."""
     groups = [{"name": "polyhead-rates", "interval": f"{RATE_SECONDS}s", "rules": list(_rates())}]
     for window, interval in INTERVALS.items():
-        groups.append({"name": f"polyhead-ratios-{window}", "interval": interval, "rules": list(_ratios(window))})
+        ratios = [
+            _record(f"{ratio}{window}", f"sum_over_time({part}[{window}]) / sum_over_time({whole}[{window}])")
+            for ratio, part, whole in RATIOS
+        ]
+        groups.append({"name": f"polyhead-ratios-{window}", "interval": interval, "rules": ratios})
     return {"groups": groups}
 
 
 def _rates() -> Iterator[Rule]:
-    failed = _sum(f"{names.REQUEST_DURATION}_count", WORK, FAILED)
-    own_deadlines = _sum(names.CALLER_DEADLINES)
-    refused = _sum(f"{names.REQUEST_DURATION}_count", WORK, REFUSED)
-    yield _record(REQUESTS, _sum(f"{names.REQUEST_DURATION}_count", WORK))
-    yield _record(ACCEPTED, _sum(f"{names.REQUEST_DURATION}_count", WORK, NOT_REFUSED))
-    yield _record(REFUSALS, f"{refused} or 0 * {REQUESTS}")  # no series before the first one
-    yield _record(FAILURES, f"clamp_min({failed} - {own_deadlines}, 0)")
+    requests = f"{names.REQUEST_DURATION}_count"
+    yield _record(REQUESTS, _sum(requests, WORK))
+    yield _record(ACCEPTED, _sum(requests, WORK, NOT_REFUSED))
+    yield _record(REFUSALS, f"{_sum(requests, WORK, REFUSED)} or 0 * {REQUESTS}")  # no series before the first one
+    yield _record(FAILURES, f"clamp_min({_sum(requests, WORK, FAILED)} - {_sum(names.CALLER_DEADLINES)}, 0)")
     sizes = "|".join(LATENCY_SECONDS)
     answered = _sum(f"{names.ANSWER_DURATION}_count", f'size=~"{sizes}"', by="job, size")
     fast = " or ".join(
@@ -101,16 +104,6 @@ def _rates() -> Iterator[Rule]:
         yield _record(f"{ratio}{RATE_WINDOW}", f"{part} / {whole}")
 
 
-def _ratios(window: str) -> Iterator[Rule]:
-    for ratio, part, whole in RATIOS:
-        yield _record(f"{ratio}{window}", f"sum_over_time({part}[{window}]) / sum_over_time({whole}[{window}])")
-
-
-def count(rate: str, window: str) -> str:
-    """Expression of how many requests a recorded rate was in a window, however little of the window is known."""
-    return f"sum_over_time({rate}[{window}]) * {RATE_SECONDS}"
-
-
 def _record(name: str, expression: str) -> Rule:
     return {"record": name, "expr": expression}
 
@@ -120,19 +113,85 @@ def _sum(name: str, *matchers: str, by: str = "job") -> str:
     return f"sum by ({by}) (rate({selector}[{RATE_WINDOW}]))"
 
 
+RUNBOOK = "deploy/RUNBOOK.md"  # in this repository
+BUDGETS = (  # alert, speeds, recorded ratio and its part, budget, what burns it, the first thing to do
+    (
+        "PolyheadErrorBudgetBurn",
+        BURNS,
+        ERROR_RATIO,
+        FAILURES,
+        1 - AVAILABILITY,
+        "{{ $labels.job }}: errors (5xx)",
+        "Look which 5xx it is; after a release or a new model, roll back.",
+    ),
+    (
+        "PolyheadLatencyBudgetBurn",
+        BURNS,
+        SLOW_RATIO,
+        SLOW_ANSWERS,
+        1 - LATENCY,
+        "{{ $labels.job }}: slow answers to {{ $labels.size }} requests",
+        "Look where the time goes; if it is the queue, add replicas.",
+    ),
+    (
+        "PolyheadRefusalBudgetBurn",
+        BURNS[-1:],  # a flood of refusals pages as PolyheadShedding
+        REFUSAL_RATIO,
+        REFUSALS,
+        1 - ACCEPTANCE,
+        "{{ $labels.job }}: refused requests (429)",
+        "Add replicas, or raise the most that the autoscaler may have.",
+    ),
+)
+
+
+def make_alerts(runbook_url: str | None = None) -> Document:
+    """The rule file; every alert names its section of the runbook, with a link if the runbook is published."""
+    name_of_place, place = ("runbook_url", runbook_url) if runbook_url else ("runbook", RUNBOOK)
+    given = yaml.safe_load(Path(__file__).with_name("alerts.yaml").read_text("utf-8"))
+    groups = []
+    for name, alerts in {"polyhead-budgets": _burns(), **given}.items():
+        rules = [
+            {
+                **{part: one[part] for part in ("alert", "expr", "for")},
+                "labels": {label: one[label] for label in ("severity", "window") if label in one},
+                "annotations": {text: one[text] for text in ("summary", "description", "action")}
+                | {name_of_place: f"{place}#{one['alert'].lower()}"},
+            }
+            for one in alerts
+        ]
+        groups.append({"name": name, "rules": rules})
+    return {"groups": groups}
+
+
+def _burns() -> Iterator[dict[str, str]]:
+    for alert, burns, ratio, part, budget, what, action in BUDGETS:
+        for burn in burns:
+            limit = f"{burn.factor * budget:.6g}"
+            both = f"{ratio}{burn.long} > {limit} and {ratio}{burn.short} > {limit}"
+            requests = f"sum_over_time({part}[{burn.long}]) * {RATE_SECONDS}"  # however little of the window is known
+            yield {
+                "alert": alert,
+                "expr": f"{both} and {requests} >= {LEAST_REQUESTS}",
+                "for": burn.wait,
+                "severity": burn.severity,
+                "window": burn.long,
+                "summary": f"{what} use up the budget of 30 days {burn.factor:g} times too fast",
+                "description": f"{{{{ $value | humanizePercentage }}}} over {burn.long}; "
+                f"{budget:.2%} are within the objective.",
+                "action": action,
+            }
+
+
 def describe_objectives() -> str:
     """The objectives as a table in Markdown, for the pages that name them."""
+    failed = "not answered 5xx (504 by a caller's own deadline aside)"
     rows = [
-        (
-            AVAILABILITY,
-            "POST requests that were not refused",
-            "not answered 5xx (504 by a caller's own deadline aside)",
-        ),
-        (ACCEPTANCE, "POST requests", "not refused with 429"),
-        *(
-            (LATENCY, f"POST requests of up to {SIZES[size]:,} tokens, answered 200", f"answered within {seconds:g} s")
-            for size, seconds in LATENCY_SECONDS.items()
-        ),
+        ("POST requests that were not refused", AVAILABILITY, failed),
+        ("POST requests", ACCEPTANCE, "not refused with 429"),
     ]
-    lines = ["| of 30 days' | at least | are |", "|---|---|---|"]
-    return "\n".join([*lines, *(f"| {of} | {100 * share:g} % | {what} |" for share, of, what in rows)]) + "\n"
+    for size, seconds in LATENCY_SECONDS.items():
+        of = f"POST requests of up to {names.SIZES[size]:,} tokens, answered 200"
+        rows.append((of, LATENCY, f"answered within {seconds:g} s"))
+    lines = [f"| {of} | {100 * share:g} % | {what} |\n" for of, share, what in rows]
+    return "| of 30 days' | at least | are |\n|---|---|---|\n" + "".join(lines)

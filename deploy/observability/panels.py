@@ -12,7 +12,6 @@ from grafana_foundation_sdk.models import prometheus as query_looks
 
 Panel = Builder[models.Panel]
 Made = TypeVar("Made", stat.Panel, timeseries.Panel, heatmap.Panel, table.Panel)
-Row = tuple[str, list[Panel]]  # title, panels
 Levels = Sequence[tuple[float | None, str]]  # from which value on, which colour
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -20,6 +19,7 @@ RUNBOOK_PLACE = "${runbook}"  # a constant of the dashboard
 STAT_HEIGHT, HEIGHT = 4, 8
 FULL_WIDTH = 24
 NEUTRAL: Levels = ((None, "blue"),)
+SHARE = "percentunit"  # Grafana's name of the unit
 
 
 def make_stat(
@@ -27,21 +27,23 @@ def make_stat(
     text: str,
     expression: str,
     *,
-    unit: str = "short",
-    decimals: int = 1,
+    unit: str = SHARE,
+    decimals: int = 0,
     width: int = FULL_WIDTH // 8,
     levels: Levels = NEUTRAL,
     alert: str | None = None,
 ) -> Panel:
     """One number, coloured by its level; `alert` names the section of the runbook that a click leads to."""
+    steps = [models.Threshold(value=value, color=color) for value, color in levels]
     panel = (
-        _framed(stat.Panel(), title, text, width, height=STAT_HEIGHT)
+        _framed(stat.Panel(), title, text, width)
+        .height(STAT_HEIGHT)
         .unit(unit)
         .decimals(decimals)
-        .thresholds(_thresholds(levels))
+        .thresholds(dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps))
         .graph_mode(looks.BigValueGraphMode.NONE)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
-        .with_target(_query("A", expression, "").instant())
+        .with_target(_query("A", expression).instant())
     )
     if alert is None:
         return panel
@@ -81,7 +83,7 @@ def make_lines(
     return panel
 
 
-def make_heatmap(title: str, text: str, expression: str, *, unit: str) -> Panel:
+def make_heatmap(title: str, text: str, expression: str, *, unit: str = "short") -> Panel:
     """How many values fell into each bucket, over time."""
     return (
         _framed(heatmap.Panel(), title, text, FULL_WIDTH // 3)
@@ -101,39 +103,29 @@ def make_heatmap(title: str, text: str, expression: str, *, unit: str) -> Panel:
 
 
 def make_table(
-    title: str, text: str, expressions: Mapping[str, str], *, key: str, units: Mapping[str, str], hidden: Sequence[str]
+    title: str, text: str, expressions: Mapping[str, str], *, units: Mapping[str, str], hidden: Sequence[str]
 ) -> Panel:
-    """One line a value of the label `key`, one column an expression, and one a label that it keeps, but the hidden."""
+    """One line an instance, one column an expression, and one a label that it keeps, but the hidden."""
     panel = _framed(table.Panel(), title, text, FULL_WIDTH)
     names = {}
     for ref_id, (column, expression) in zip("ABCDEFGHIJKL", expressions.items(), strict=False):
-        query = _query(ref_id, expression, "").instant().format(query_looks.PromQueryFormat.TABLE)
-        panel = panel.with_target(query)
+        panel = panel.with_target(_query(ref_id, expression).instant().format(query_looks.PromQueryFormat.TABLE))
         names[f"Value #{ref_id}"] = column
     for column, unit in units.items():
         panel = panel.override_by_name(column, [models.DynamicConfigValue("unit", unit)])
     excluded = dict.fromkeys(hidden, True) | {f"Time {number}": True for number in range(1, len(names) + 1)}
-    return panel.with_transformation(
-        models.DataTransformerConfig("joinByField", options={"byField": key, "mode": "outer"})
-    ).with_transformation(
-        models.DataTransformerConfig(
-            "organize", options={"renameByName": names, "excludeByName": excluded, "indexByName": {}}
-        )
-    )
+    organize = {"renameByName": names, "excludeByName": excluded, "indexByName": {}}
+    for name, options in {"joinByField": {"byField": "instance", "mode": "outer"}, "organize": organize}.items():
+        panel = panel.with_transformation(models.DataTransformerConfig(name, options=options))
+    return panel
 
 
-def _framed(panel: Made, title: str, text: str, width: int, *, height: int = HEIGHT) -> Made:
-    """What every kind of panel has: its title, description and size."""
-    return panel.title(title).description(text).datasource(SOURCE).height(height).span(width)
+def _framed(panel: Made, title: str, text: str, width: int) -> Made:
+    return panel.title(title).description(text).datasource(SOURCE).height(HEIGHT).span(width)
 
 
-def _query(ref_id: str, expression: str, legend: str) -> prometheus.Dataquery:
+def _query(ref_id: str, expression: str, legend: str = "") -> prometheus.Dataquery:
     return prometheus.Dataquery().ref_id(ref_id).expr(expression).legend_format(legend).datasource(SOURCE)
-
-
-def _thresholds(levels: Levels) -> dashboard.ThresholdsConfig:
-    steps = [models.Threshold(value=value, color=color) for value, color in levels]
-    return dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
 
 
 EACH = ("instance", "pod")  # a pod's name if there are pods

@@ -48,10 +48,10 @@ _STYLE: Any = {  # matplotlib's types list every key as a literal
 }
 
 
-def read_panels(path: Path = DASHBOARD) -> Iterator[Panel]:
-    """Every panel of a dashboard in order, including collapsed rows."""
+def read_panels() -> Iterator[Panel]:
+    """Every panel of the dashboard in order, including collapsed rows."""
     row = ""
-    for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
+    for panel in json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]:
         if panel["type"] == "row":
             row = panel["title"]
             yield from ({"row": row, **inner} for inner in panel.get("panels", ()))
@@ -94,7 +94,9 @@ def _draw_panel(figure: Figure, panel: Panel, found: Found, start: float, end: f
     x, y, columns, lines = (panel["gridPos"][name] for name in "xywh")
     line = LINE_HEIGHT / figure.get_figheight()
     left, bottom, width, height = x / 24, 1 - (y + lines) * line, columns / 24, lines * line
-    figure.add_artist(_box(left, bottom, width, height, line))
+    across, down = 0.002, 0.1 * line  # a gap to its neighbours
+    place, size = (left + across, bottom + down), (width - 2 * across, height - 2 * down)
+    figure.add_artist(Rectangle(place, *size, facecolor="white", edgecolor=GRID, linewidth=0.8, zorder=-1))
     figure.text(left + MARGIN, bottom + height - 0.7 * line, panel["title"], fontsize=9, fontweight="bold", va="center")
     if panel["type"] == "stat":
         text = write_value(found[0][1].values[-1], _unit(panel)) if found else "no data"
@@ -118,16 +120,8 @@ def _draw_panel(figure: Figure, panel: Panel, found: Found, start: float, end: f
 
 
 def _unit(panel: Panel) -> str:
-    """Grafana's name of it."""
     of_axis: str = panel.get("options", {}).get("yAxis", {}).get("unit", "short")
     return panel.get("fieldConfig", {}).get("defaults", {}).get("unit") or of_axis
-
-
-def _box(left: float, bottom: float, width: float, height: float, line: float) -> Rectangle:
-    """A panel's white ground, with a gap to its neighbours."""
-    across, down = 0.002, 0.1 * line
-    size = width - 2 * across, height - 2 * down
-    return Rectangle((left + across, bottom + down), *size, facecolor="white", edgecolor=GRID, linewidth=0.8, zorder=-1)
 
 
 def _draw_lines(axes: Axes, panel: Panel, found: Found, start: float) -> None:
@@ -141,7 +135,10 @@ def _draw_lines(axes: Axes, panel: Panel, found: Found, start: float) -> None:
             axes.plot([time - start for time in series.times], series.values, linewidth=1.2, label=name)
     top = axes.get_ylim()[1] if any(value > 0 for series in lines for value in series.values) else 1.0
     axes.set_ylim(0, top)
-    axes.set_yticks(_ticks(top, _unit(panel)))
+    is_binary = _unit(panel) in ("bytes", "Bps") and top >= 1
+    size = 1024.0 ** math.floor(math.log(top, 1024)) if is_binary else 1.0
+    ticks = np.asarray(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, top / size)) * size
+    axes.set_yticks(ticks[(ticks >= 0) & (ticks <= top)])
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: write_value(value, _unit(panel))))
     handles, names = axes.get_legend_handles_labels()
     axes.legend(
@@ -156,14 +153,6 @@ def _draw_lines(axes: Axes, panel: Panel, found: Found, start: float) -> None:
         columnspacing=1.0,
         borderpad=0.1,
     )
-
-
-def _ticks(top: float, unit: str) -> list[float]:
-    """Round values from 0 to the top; round in powers of 1024 for bytes."""
-    is_binary = unit in ("bytes", "Bps") and top >= 1
-    size = 1024.0 ** math.floor(math.log(top, 1024)) if is_binary else 1.0
-    found = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, top / size)
-    return [tick * size for tick in found if 0 <= tick * size <= top]
 
 
 def _table(found: Sequence[Series]) -> tuple[Any, Any]:
@@ -182,7 +171,7 @@ def _draw_heatmap(axes: Axes, found: Sequence[Series], unit: str, start: float) 
     times, cumulative = _table(ordered)
     counts = np.diff(cumulative, axis=0, prepend=0.0).clip(min=0)
     used = np.flatnonzero(counts.sum(axis=1) > 0)
-    low, high = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, len(ordered))
+    low, high = (used[0], used[-1] + 1) if len(used) else (0, len(ordered))
     edges = np.arange(high - low + 1)
     width = times[1] - times[0] if len(times) > 1 else 1.0
     columns = np.append(times, times[-1] + width) - start
@@ -206,7 +195,7 @@ def _draw_table(axes: Axes, panel: Panel, found: Found) -> None:
         cells: dict[str, Any] = {column: write_value(series.values[-1], units.get(column, "short"))}
         if column in hidden:
             cells = {name: series.labels[name] for name in series.labels if name not in hidden}
-        row.update({name: str(value)[:34] for name, value in cells.items()})
+        row |= {name: str(value)[:34] for name, value in cells.items()}
         columns += [name for name in cells if name not in columns]
     axes.axis("off")
     if not rows:

@@ -1,102 +1,42 @@
-"""The dashboard's rows below the overview: objectives, latency, traffic, batching, attention; queue and instances."""
+"""The dashboard's rows below the objectives: latency, traffic, models, batching, saturation, attention, instances."""
 
 from grafana_foundation_sdk.models.common import StackingMode
 
-from deploy.observability.objectives import AVAILABILITY, BURNS, ERROR_RATIO, LATENCY, LATENCY_SECONDS, SLOW_RATIO
+from deploy.observability.overview import REQUESTS
 from deploy.observability.panels import (
     ANSWERED,
-    CHOSEN,
     EACH,
     EACH_LEGEND,
-    FAILED,
-    NOT_REFUSED,
+    SHARE,
     STEP,
     WORK,
-    Levels,
     Panel,
-    Row,
     buckets,
     make_heatmap,
     make_lines,
-    make_stat,
     make_table,
     mean,
     quantile,
     rate,
-    recorded,
     series,
     total,
 )
 from service.observability import metrics as names
 
-SHARE = "percentunit"  # Grafana's name of the unit
-REQUESTS = f"{names.REQUEST_DURATION}_count"
-REFUSED_OVERLOAD = 'reason=~"overloaded|too_many_bytes_held"'
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+SPENT = f"{names.STAGE_DURATION}_sum"
+PADDING = rate(names.PADDING_TOKENS)
+MODEL = ("model",)
+# What prometheus-client says of every process.
+CPU = "process_cpu_seconds_total"
+MEMORY = "process_resident_memory_bytes"
+STARTED = "process_start_time_seconds"
 
-
-def failed(over: str = STEP) -> str:
-    """POST requests a second that failed by our fault."""
-    return f"clamp_min({rate(REQUESTS, WORK, FAILED, over=over)} - {rate(names.CALLER_DEADLINES, over=over)}, 0)"
-
-
-def _met(objective: float) -> Levels:
-    return (None, "red"), (objective, "green")
-
-
-def _within(size: str, seconds: float) -> Panel:
-    fast = rate(f"{names.ANSWER_DURATION}_bucket", f'size="{size}"', f'le="{seconds}"', over=CHOSEN)
-    answered = rate(f"{names.ANSWER_DURATION}_count", f'size="{size}"', over=CHOSEN)
-    return make_stat(
-        f"{size.capitalize()} requests within {seconds:g} s",
-        f"Share of the answers to {size} requests that took at most {seconds:g} s, in the time range; the objective is "
-        f"{LATENCY:.0%}.",
-        f"{fast} / {answered}",
-        unit=SHARE,
-        decimals=2,
-        width=8,
-        levels=_met(LATENCY),
-    )
-
-
-def objectives() -> Row:
-    """How the objectives are met in the time range, and how fast the budgets burn."""
-    windows = [burn.long for burn in BURNS]
-    return "Objectives", [
-        make_stat(
-            "Available",
-            f"Share of accepted POST requests that did not fail in this time range; the objective: {AVAILABILITY:.1%}.",
-            f"1 - {failed(CHOSEN)} / {rate(REQUESTS, WORK, NOT_REFUSED, over=CHOSEN)}",
-            unit=SHARE,
-            decimals=3,
-            width=8,
-            levels=_met(AVAILABILITY),
-        ),
-        *(_within(size, seconds) for size, seconds in LATENCY_SECONDS.items()),
-        make_lines(
-            "Error budget burn",
-            "Times the speed that just uses the budget up in 30 days; 14.4 and 6 page, 1 is a ticket.",
-            {window: f"max({recorded(ERROR_RATIO + window)}) / {1 - AVAILABILITY:.6g}" for window in windows},
-            width=12,
-        ),
-        make_lines(
-            "Latency budget burn",
-            "Likewise, of the size that burns fastest.",
-            {window: f"max({recorded(SLOW_RATIO + window)}) / {1 - LATENCY:.6g}" for window in windows},
-            width=12,
-        ),
-    ]
-
-
-def latency() -> Row:
-    """How long requests take, and what for."""
-    spent = f"{names.STAGE_DURATION}_sum"
-    shares = f"{rate(spent, by=('stage',))} / ignoring (stage) group_left () {rate(spent)}"
-    return "Latency", [
+ROWS: dict[str, list[Panel]] = {
+    "Latency": [
         make_lines(
             "Latency",
             "Quantiles of POST requests answered 200, headers to end of answer. Points are exemplars.",
-            {title: quantile(share, names.REQUEST_DURATION, WORK, ANSWERED) for title, share in QUANTILES.items()},
+            {f"p{q}": quantile(q / 100, names.REQUEST_DURATION, WORK, ANSWERED) for q in (50, 90, 95, 99)},
             unit="s",
             exemplars=True,
         ),
@@ -115,7 +55,7 @@ def latency() -> Row:
         make_lines(
             "Where the time goes",
             "Share of each stage in what requests took. Mostly inference is healthy; mostly queue needs more cores.",
-            {"{{stage}}": shares},
+            {"{{stage}}": f"{rate(SPENT, by=('stage',))} / ignoring (stage) group_left () {rate(SPENT)}"},
             unit=SHARE,
             width=12,
             stacking=StackingMode.NORMAL,
@@ -127,12 +67,8 @@ def latency() -> Row:
             unit="s",
             width=12,
         ),
-    ]
-
-
-def traffic() -> Row:
-    """Requests in and answers out."""
-    return "Traffic", [
+    ],
+    "Traffic": [
         make_lines(
             "Requests by route",
             "A second, probes and scrapes included.",
@@ -155,26 +91,15 @@ def traffic() -> Row:
             },
             unit="reqps",
         ),
-        make_lines(
-            "Tokens", "Encoded a second, special tokens included.", {"tokens/s": rate(names.TOKENS)}, unit="short"
-        ),
+        make_lines("Tokens", "Encoded a second, special tokens included.", {"tokens/s": rate(names.TOKENS)}),
         make_lines(
             "Texts",
             "Encoded a second, and how many of them were longer than the model takes and lost their end.",
             {"texts/s": rate(names.TEXTS), "truncated": rate(names.TRUNCATED_TEXTS)},
         ),
-        make_heatmap(
-            "Length of texts", "Texts by their tokens, after truncation.", buckets(names.INPUT_TOKENS), unit="short"
-        ),
-    ]
-
-
-MODEL = ("model",)
-
-
-def served_models() -> Row:
-    """Each of several models."""
-    return "Models", [
+        make_heatmap("Length of texts", "Texts by their tokens, after truncation.", buckets(names.INPUT_TOKENS)),
+    ],
+    "Models": [
         make_lines(
             "Answers by model",
             "Requests answered 200, a second.",
@@ -195,38 +120,8 @@ def served_models() -> Row:
                 "{{model}} not ready": f"sum by (model) (1 - {series(names.MODEL_READY)})",
             },
         ),
-    ]
-
-
-def attention() -> Row:
-    """Requests that ask for weights: few, and large."""
-    size = f"{rate(names.ATTENTION_BYTES)} / {rate(names.ATTENTION_REQUESTS)}"
-    return "Attention", [
-        make_lines(
-            "Attention requests",
-            "Answers with attention weights, a second.",
-            {"requests/s": rate(names.ATTENTION_REQUESTS)},
-            unit="reqps",
-        ),
-        make_lines(
-            "Attention answered",
-            "Bytes of weights a second, as float32.",
-            {"bytes/s": rate(names.ATTENTION_BYTES)},
-            unit="Bps",
-        ),
-        make_lines(
-            "Size of an answer",
-            "Average bytes of weights in an answer that has any; --max-attention-bytes bounds each.",
-            {"mean": size},
-            unit="bytes",
-        ),
-    ]
-
-
-def batching() -> Row:
-    """How texts share runs of the model."""
-    padding = rate(names.PADDING_TOKENS)
-    return "Batching and padding", [
+    ],
+    "Batching and padding": [
         make_lines(
             "Texts a run",
             "How many texts share one run of the model.",
@@ -236,31 +131,18 @@ def batching() -> Row:
             "Tokens a run",
             "Runs of the model by their tokens, without padding.",
             buckets(names.BATCH_TOKENS),
-            unit="short",
         ),
         make_lines(
             "Padding",
             "Share of positions that were padding: of all, and of the worst runs. It costs in attention only.",
             {
-                "of all positions": f"{padding} / ({padding} + {rate(f'{names.BATCH_TOKENS}_sum')})",
+                "of all positions": f"{PADDING} / ({PADDING} + {rate(f'{names.BATCH_TOKENS}_sum')})",
                 "p95 of a run": quantile(0.95, names.BATCH_PADDING_RATIO),
             },
             unit=SHARE,
         ),
-    ]
-
-
-# What prometheus-client says of every process.
-CPU = "process_cpu_seconds_total"
-MEMORY = "process_resident_memory_bytes"
-STARTED = "process_start_time_seconds"
-OPEN_FILES = "process_open_fds"
-MOST_FILES = "process_max_fds"
-
-
-def saturation() -> Row:
-    """What each instance does with what it has."""
-    return "Queue and saturation", [
+    ],
+    "Queue and saturation": [
         make_lines(
             "Queue",
             "Tokens that wait for a worker, characters of long texts that wait for the tokenizer, and token vectors to "
@@ -313,19 +195,35 @@ def saturation() -> Row:
                 f"{EACH_LEGEND} replaced": f"increase({series(names.PROCESS_RESTARTS)}[{STEP}])",
             },
         ),
-    ]
-
-
-def instances() -> Row:
-    """Each process, and the model it serves."""
-    return "Instances", [
+    ],
+    "Attention": [
+        make_lines(
+            "Attention requests",
+            "Answers with attention weights, a second.",
+            {"requests/s": rate(names.ATTENTION_REQUESTS)},
+            unit="reqps",
+        ),
+        make_lines(
+            "Attention answered",
+            "Bytes of weights a second, as float32.",
+            {"bytes/s": rate(names.ATTENTION_BYTES)},
+            unit="Bps",
+        ),
+        make_lines(
+            "Size of an answer",
+            "Average bytes of weights in an answer that has any; --max-attention-bytes bounds each.",
+            {"mean": f"{rate(names.ATTENTION_BYTES)} / {rate(names.ATTENTION_REQUESTS)}"},
+            unit="bytes",
+        ),
+    ],
+    "Instances": [
         make_table(
             "Instances",
             "One line an instance. All of them should serve the same model with the same precision.",
             {
                 "Serves": series(names.MODEL_INFO),
                 "Ready": total(names.READY, by=EACH),
-                "Requests": rate(f"{names.REQUEST_DURATION}_count", WORK, by=EACH),
+                "Requests": rate(REQUESTS, WORK, by=EACH),
                 "p95": quantile(0.95, names.REQUEST_DURATION, WORK, ANSWERED, by=EACH),
                 "CPU": rate(CPU, by=EACH),
                 "Cores": total(names.CPU_LIMIT, by=EACH),
@@ -335,8 +233,8 @@ def instances() -> Row:
                 "Workers": total(names.WORKERS, by=EACH),
                 "Threads a run": total(names.INTRA_OP_THREADS, by=EACH),
             },
-            key="instance",
             units={"Requests": "reqps", "p95": "s", "Memory": "bytes", "Up for": "s", "Loaded in": "s"},
             hidden=("Serves", "Time", "__name__", "job", "source"),
         )
-    ]
+    ],
+}

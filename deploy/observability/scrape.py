@@ -4,9 +4,8 @@ import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import yaml
@@ -23,8 +22,7 @@ class NoPrometheus(CannotMeasure):
     """The program `prometheus` is not installed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """One line: its labels, and its values by time in seconds since 1970."""
 
     labels: Mapping[str, str]
@@ -49,13 +47,11 @@ class Prometheus:
         Raises:
             httpx.HTTPStatusError: Prometheus refuses the expression; the message has its words.
         """
-        found = self._get("query", query=expression, time=at)["result"]
-        return [_series(one["metric"], [one["value"]]) for one in found]
+        return self._series("query", query=expression, time=at)
 
     def query_range(self, expression: str, start: float, end: float, step: float) -> list[Series]:
         """Values over time; raises as `query` does."""
-        found = self._get("query_range", query=expression, start=start, end=end, step=step)["result"]
-        return [_series(one["metric"], one["values"]) for one in found]
+        return self._series("query_range", query=expression, start=start, end=end, step=step)
 
     def exemplars(self, expression: str, start: float, end: float) -> list[Mapping[str, str]]:
         """Labels of the exemplars of an expression's series."""
@@ -65,6 +61,13 @@ class Prometheus:
     def rules(self) -> list[dict[str, Any]]:
         """Every rule with its `health` and `lastError`."""
         return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
+
+    def _series(self, path: str, **parameters: Any) -> list[Series]:
+        found = []
+        for one in self._get(path, **parameters)["result"]:
+            times, values = zip(*one.get("values", [one.get("value")]), strict=True)
+            found.append(Series(one["metric"], times, [float(value) for value in values]))
+        return found
 
     def _get(self, path: str, **parameters: Any) -> Any:
         answer = self._client.get(f"/api/v1/{path}", params=parameters)
@@ -77,10 +80,7 @@ class Prometheus:
 def scraping(services: Sequence[Address], folder: Path, *, patient: bool = True) -> Iterator[Prometheus]:
     """Runs a Prometheus that scrapes these services each second and knows our rules, until the block ends.
 
-    Args:
-        services: where they listen.
-        folder: for its configuration and data, both left there.
-        patient: whether alerts wait as long as they say before they fire.
+    Its configuration and data stay in the folder. Alerts fire at once unless it is `patient`.
 
     Raises:
         NoPrometheus: it is not installed.
@@ -89,7 +89,13 @@ def scraping(services: Sequence[Address], folder: Path, *, patient: bool = True)
     if program is None:
         raise NoPrometheus("prometheus is not installed (Debian package prometheus)")
     config = folder / "prometheus.yml"
-    config.write_text(yaml.safe_dump(_configuration(services, [*_hasty_rules(folder, patient)])))
+    targets = [f"{service.host}:{service.port}" for service in services]
+    configuration = {
+        "global": {"scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL},
+        "rule_files": [str(path.resolve()) for path in _hasty_rules(folder, patient)],  # else below the file's folder
+        "scrape_configs": [{"job_name": "polyhead", "static_configs": [{"targets": targets}]}],
+    }
+    config.write_text(yaml.safe_dump(configuration))
     port = free_port()
     command = [
         program,
@@ -115,16 +121,3 @@ def _hasty_rules(folder: Path, patient: bool) -> Iterator[Path]:
         path = folder / name
         path.write_text(yaml.safe_dump(document))
         yield path
-
-
-def _configuration(services: Sequence[Address], rules: Sequence[Path]) -> dict[str, Any]:
-    targets = [f"{service.host}:{service.port}" for service in services]
-    return {
-        "global": {"scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL},
-        "rule_files": [str(path.resolve()) for path in rules],  # a relative one would begin at the file's folder
-        "scrape_configs": [{"job_name": "polyhead", "static_configs": [{"targets": targets}]}],
-    }
-
-
-def _series(labels: Mapping[str, str], pairs: Sequence[tuple[float, str]]) -> Series:
-    return Series(labels, [time for time, _ in pairs], [float(value) for _, value in pairs])

@@ -15,11 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -36,7 +38,7 @@ from deploy.bulk.__main__ import main
 from deploy.bulk.corpus import Columns, Source, find_sources
 from deploy.bulk.encoder import TextEncoder
 from deploy.bulk.output import AnotherRun, Output
-from deploy.bulk.pipeline import Counts, EncodeShards, Shard, make_shards
+from deploy.bulk.pipeline import EncodeShards, Shard, make_shards
 from deploy.bulk.show import Cluster
 from model.artifact import GRAPH, TOKENIZER, describe_files, identity, read_manifest, write_manifest
 from tests.deploy.tools import DEPLOY, ROOT
@@ -51,8 +53,6 @@ Rows = list[dict[str, Any]]
 
 
 class Run(NamedTuple):
-    """What a run said, showed on its terminal and left in its output."""
-
     returncode: int
     said: str
     shown: str
@@ -141,7 +141,7 @@ def broken_at(word: str, artifact: Path, copy: Path) -> Path:
 def check(found: Sequence[dict[str, Any]], corpus: Sequence[dict[str, Any]], model: Path, fails: str = "") -> None:
     """Every row once, as it was, with its vector; rows without text and the one that fails have none."""
     vectors = {row["id"]: row["embedding"] for row in found}
-    rows = [{name: value for name, value in row.items() if name != "embedding"} for row in found]
+    rows = [{name: row[name] for name in row if name != "embedding"} for row in found]
     assert sorted(rows, key=lambda row: row["id"]) == sorted(corpus, key=lambda row: row["id"])
     texts = {row["id"]: row["text"] for row in corpus if row["text"] is not None and row["id"] != fails}
     assert {name for name, vector in vectors.items() if vector is not None} == set(texts)
@@ -149,7 +149,9 @@ def check(found: Sequence[dict[str, Any]], corpus: Sequence[dict[str, Any]], mod
     np.testing.assert_array_equal(np.array([vectors[name] for name in texts], dtype=np.float32), expected)
 
 
-def test_every_row_gets_its_vector_and_what_fails_is_named(story: Story, embedder: TaskArtifact) -> None:
+def test_every_row_gets_its_vector_what_fails_is_named_and_a_terminal_shows_one_line(
+    story: Story, embedder: TaskArtifact
+) -> None:
     run, output = story.first, story.folder / "output"
     check(run.rows, run.corpus, embedder.artifact, FAILS)
     assert re.fullmatch(
@@ -161,6 +163,10 @@ def test_every_row_gets_its_vector_and_what_fails_is_named(story: Story, embedde
     assert [run.summary[name] for name in names] == [400, 395, 4, 1, [FAILS]]
     assert run.returncode == 1
     assert pa.types.is_fixed_size_list(pq.read_table(output).schema.field("embedding").type)
+    parts = [part for part in re.split(r"[\r\n]+", run.shown) if part.strip()]
+    assert {part.split(":")[0] for part in parts} == {"encoding"}
+    assert run.shown.count("\n") == 1  # the line is drawn over and over in its place
+    assert parts[-1].startswith("encoding: 100%")
 
 
 def test_the_documented_query_finds_the_nearest_text(
@@ -176,13 +182,6 @@ def test_the_documented_query_finds_the_nearest_text(
     score, text = rows[0].strip("│").split("│")
     assert text.strip() == "text 5 of 2"
     assert float(score) == pytest.approx(1, abs=1e-5)
-
-
-def test_a_terminal_shows_one_line(story: Story) -> None:
-    parts = [part for part in re.split(r"[\r\n]+", story.first.shown) if part.strip()]
-    assert {part.split(":")[0] for part in parts} == {"encoding"}
-    assert story.first.shown.count("\n") == 1  # the line is drawn over and over in its place
-    assert parts[-1].startswith("encoding: 100%")
 
 
 def test_a_later_run_encodes_what_is_new_or_edited_and_what_failed(story: Story, embedder: TaskArtifact) -> None:
@@ -201,39 +200,25 @@ def test_a_file_that_breaks_off_in_its_middle_is_named(story: Story) -> None:
     assert story.broken.rows == story.edited.rows
 
 
-@pytest.fixture
-def long_corpus(tmp_path: Path) -> Path:
-    """Sixteen files: when the first is done, others are not."""
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    for number in range(16):
-        texts = [f"text {row} of file {number}" for row in range(550)]
-        columns = {"id": [f"{number}-{row}" for row in range(len(texts))], "text": texts}
-        pq.write_table(pa.table(columns), folder / f"{number}.parquet")
-    return folder
-
-
 def begin(model: Path, corpus: Path, output: Path, address: str, files: int) -> subprocess.Popen[str]:
     """The command, at the moment when the output has this many files."""
-    process = subprocess.Popen(  # noqa: S603 - our own program
-        command(model, corpus, output, "--address", address),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    words, pipe = command(model, corpus, output, "--address", address), subprocess.PIPE
+    process = subprocess.Popen(words, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)  # noqa: S603 - ours
     while len(list(output.glob("*.parquet"))) < files and process.poll() is None:
         time.sleep(0.01)
     return process
 
 
 def test_a_killed_run_is_gone_on_with_and_outlives_its_node_with_one_core_left(
-    long_corpus: Path, tmp_path: Path, embedder: TaskArtifact, cluster: Cluster
+    tmp_path: Path, embedder: TaskArtifact, cluster: Cluster
 ) -> None:
-    """All that reads and encodes is on the node that dies."""
-    output = tmp_path / "output"
-    with begin(embedder.artifact, long_corpus, output, cluster.address, files=1) as process:
+    """All that reads and encodes is on the node that dies; of sixteen files others are not done when the first is."""
+    corpus, output = tmp_path / "corpus", tmp_path / "output"
+    corpus.mkdir()
+    for number in range(16):
+        columns = {name: [f"{name} {row} of file {number}" for row in range(550)] for name in ("id", "text")}
+        pq.write_table(pa.table(columns), corpus / f"{number}.parquet")
+    with begin(embedder.artifact, corpus, output, cluster.address, files=1) as process:
         with pytest.raises(AnotherRun, match=f"written by process {process.pid} on "), Output(output.as_uri()).locked():
             pass
         assert list(show.actor_pids())
@@ -241,25 +226,23 @@ def test_a_killed_run_is_gone_on_with_and_outlives_its_node_with_one_core_left(
     assert process.returncode == -signal.SIGKILL
     wait_until(lambda: not list(show.actor_pids()))  # they may write one more file each
     done = [pq.read_metadata(file).num_rows for file in output.glob("*.parquet")]
-    with begin(embedder.artifact, long_corpus, output, cluster.address, files=len(done) + 1) as process:
+    with begin(embedder.artifact, corpus, output, cluster.address, files=len(done) + 1) as process:
         cluster.replace_node(cores=1)
         said, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (0, "")
     assert said.startswith(f"{output} holds 8800 rows; ")
     assert int(said.split()[4]) <= 8800 - sum(done)  # what the killed run finished is not encoded again
-    check(pq.read_table(output).to_pylist(), pq.read_table(long_corpus).to_pylist(), embedder.artifact)
+    check(pq.read_table(output).to_pylist(), pq.read_table(corpus).to_pylist(), embedder.artifact)
 
 
-def test_a_shard_is_done_when_the_tally_has_its_figures(
+def test_a_shard_is_done_when_the_tally_has_its_figures_or_says_why_it_cannot_be_written(
     tmp_path: Path, embedder: TaskArtifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command reads the tally when all shards are done; a report that is on its way then would be lost."""
-    told: list[str] = []
     waited: list[str] = []
 
-    def add(name: str, report: Counts) -> str:
-        assert report.encoded == 2
-        told.append(name)
+    def add(name: str, counts: Counter[str], failed_ids: list[Any]) -> str:
+        assert (counts["encoded"], failed_ids) == (2, [])
         return f"receipt of {name}"
 
     monkeypatch.setattr("deploy.bulk.pipeline.ray.get", waited.extend)
@@ -268,22 +251,10 @@ def test_a_shard_is_done_when_the_tally_has_its_figures(
     tally = SimpleNamespace(add=SimpleNamespace(remote=add))
     output = (tmp_path / "output").as_uri()
     encode = EncodeShards(TextEncoder.load, str(embedder.artifact), output, Columns(), tally)
-    assert encode({"shard": [Shard(source, 0, 1)]})["name"] == told
-    assert waited == [f"receipt of {name}" for name in told]
-    assert len(waited) == 1
-
-
-def test_an_output_that_cannot_be_written_is_said_in_a_line(
-    tmp_path: Path, embedder: TaskArtifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, "no space is left")
-
-    monkeypatch.setattr(Output, "write", write)
-    (tmp_path / "a.txt").write_text("cat\n")
-    (source,) = find_sources([(tmp_path / "a.txt").as_uri()])
-    output = (tmp_path / "output").as_uri()
-    encode = EncodeShards(TextEncoder.load, str(embedder.artifact), output, Columns(), None)
+    (name,) = encode({"shard": [Shard(source, 0, 1)]})["name"]
+    assert waited == [f"receipt of {name}"]
+    (tmp_path / f"output/{name}.parquet").unlink()
+    monkeypatch.setattr(Output, "write", Mock(side_effect=OSError(errno.ENOSPC, "no space is left")))
     wrong = f"cannot encode {source.uri} into {output}: [Errno 28] no space is left"
     assert encode({"shard": [Shard(source, 0, 1)]}) == {"name": [""], "wrong": [wrong]}
 

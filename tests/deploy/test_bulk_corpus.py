@@ -63,16 +63,12 @@ def test_names_of_a_folders_files(tmp_path: Path) -> None:
         (corpus / name).mkdir(parents=True)
         (corpus / name / "texts.txt").write_text(f"in {name}\n")
     (corpus / "_notes.txt").write_text("passed over")
+    (tmp_path / "a.txt").symlink_to(corpus / "_notes.txt")  # as in the hub's cache: a link keeps its name
+    assert without_ids(rows(tmp_path / "a.txt")) == [{"text": "passed over"}]
     assert [source.name for source in find_sources([corpus.as_uri()])] == ["a ü=1/texts.txt", "b/texts.txt"]
     assert without_ids(rows(corpus)) == [{"text": "in a ü=1"}, {"text": "in b"}]
     two = find_sources([(corpus / name).as_uri() for name in ("a ü=1", "b")])
     assert [source.name for source in two] == [(corpus / name / "texts.txt").as_uri() for name in ("a ü=1", "b")]
-
-
-def test_a_link_keeps_its_name(tmp_path: Path) -> None:
-    (tmp_path / "0f3c").write_text("one\n")  # as the hub's cache has a file's content
-    (tmp_path / "a.txt").symlink_to("0f3c")
-    assert without_ids(rows(tmp_path / "a.txt")) == [{"text": "one"}]
 
 
 def test_an_edited_line_changes_its_chunk_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,16 +121,17 @@ def test_a_file_that_lacks_something_is_named(name: str, content: str, message: 
         check_source(source, Columns())
 
 
-def test_places_without_a_file_to_encode_are_named(tmp_path: Path) -> None:
-    with pytest.raises(WrongCorpus, match=r"no file to encode: expected \.parquet, .*; it is empty"):
-        find_sources([tmp_path.as_uri()])
-    for name in ("notes.pdf", "README"):
+@pytest.mark.parametrize(
+    ("files", "place", "message"),
+    [
+        ([], "", r"no file to encode: expected \.parquet, .*; it is empty"),
+        (["notes.pdf", "README"], "", r"it has \.pdf, README"),
+        ([], "nowhere", "nowhere is not there: expected a file or a folder"),
+        (["a.txt", "b.csv"], "", r"several kinds \(CSV, text\): encode one kind at a time"),
+    ],
+)
+def test_places_without_a_file_to_encode_are_named(files: list[str], place: str, message: str, tmp_path: Path) -> None:
+    for name in files:
         (tmp_path / name).touch()
-    with pytest.raises(WrongCorpus, match=r"it has \.pdf, README"):
-        find_sources([tmp_path.as_uri()])
-    with pytest.raises(WrongCorpus, match="nowhere is not there: expected a file or a folder"):
-        find_sources([(tmp_path / "nowhere").as_uri()])
-    for name in ("a.txt", "b.csv"):
-        (tmp_path / name).touch()
-    with pytest.raises(WrongCorpus, match=r"several kinds \(CSV, text\): encode one kind at a time"):
-        find_sources([tmp_path.as_uri()])
+    with pytest.raises(WrongCorpus, match=message):
+        find_sources([(tmp_path / place).as_uri()])

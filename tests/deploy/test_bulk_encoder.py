@@ -3,11 +3,12 @@
 import base64
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -16,19 +17,10 @@ import pytest
 from deploy.bulk.encoder import TextEncoder, check_choices
 from model.artifact import Manifest
 from service.errors import InferenceFailed, ServiceError
-from service.inference.backend import Float32Array
-from service.settings import Settings
 from tests.deploy.tools import ROOT
-from tests.service.fake_engine import HIDDEN_SIZE, FakeBackend, load_fake_engine, make_manifest, write_fake_artifact
+from tests.service.fake_engine import HIDDEN_SIZE, make_manifest, write_fake_artifact
 from tests.service.process import ServerProcess
 from tests.texts import varied_texts
-
-
-@pytest.fixture
-def encoder(tmp_path: Path) -> Iterator[TextEncoder]:
-    settings = Settings.model_construct(model=write_fake_artifact(tmp_path / "artifact"), workers=1)
-    with closing(TextEncoder(load_fake_engine(settings, FakeBackend()), dimensions=3)) as made:
-        yield made
 
 
 def test_what_the_model_has_not(tmp_path: Path) -> None:
@@ -43,15 +35,15 @@ def test_what_the_model_has_not(tmp_path: Path) -> None:
         check_choices(cast(Manifest, classifier), {})
 
 
-def test_a_failing_text_costs_its_row_and_is_tried_again(encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_text_costs_its_row_and_is_tried_again() -> None:
     is_broken = True
 
-    def encode(texts: Sequence[str]) -> Float32Array:
+    def encode(texts: Sequence[str], **_: object) -> SimpleNamespace:
         if is_broken and "bad" in texts:
             raise InferenceFailed()
-        return np.array([[len(text), 1, 2] for text in texts], dtype=np.float32)
+        return SimpleNamespace(embeddings=[[len(text), 1, 2] for text in texts])
 
-    monkeypatch.setattr(encoder, "encode", encode)
+    encoder = TextEncoder(Mock(encode=encode), dimensions=3)
     table = pa.table({"id": list("abcd"), "text": ["one", "bad", None, "three"]})
     rows, failed = encoder.add_vectors(table, "text")
     assert (rows["embedding"].to_pylist(), failed) == ([[3, 1, 2], None, None, [5, 1, 2]], [1])

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from deploy.bulk.corpus import Source
-from deploy.bulk.output import LOCK, AnotherRun, Output
+from deploy.bulk.output import LOCK, SUMMARY, AnotherRun, Output
 from tests.service.process import wait_until
 
 RECORD = {"model": "m", "identity": "1", "dimensions": None}
@@ -31,26 +31,20 @@ def table(*ids: int) -> pa.Table:
     return pa.table({"id": ids, "embedding": [[1.0]] * len(ids)})
 
 
-def test_a_summary_names_ids_of_any_type(output: Output, tmp_path: Path) -> None:
-    output.write_summary({"failed_ids": [7, "a", date(2020, 1, 31), Decimal("1.5")]})
-    assert json.loads((tmp_path / "output/_summary.json").read_text()) == {"failed_ids": [7, "a", "2020-01-31", "1.5"]}
-
-
 def test_what_is_written_is_done_and_its_failures_are_known(output: Output, tmp_path: Path) -> None:
     assert output.failures("a-1-1") is None
     output.write("a-1-1", table(1, 2), failed=0)
     output.write("a-2-1", table(3), failed=1)
     assert (output.failures("a-1-1"), output.failures("a-2-1"), output.failures("a-3-1")) == (0, 1, None)
     assert (output.read("a-1-1").to_pylist(), output.count_rows()) == (table(1, 2).to_pylist(), 3)
+    output.write_json(SUMMARY, {"failed_ids": [7, "a", date(2020, 1, 31), Decimal("1.5")]})
+    assert json.loads((tmp_path / "output/_summary.json").read_text()) == {"failed_ids": [7, "a", "2020-01-31", "1.5"]}
     assert pq.read_table(tmp_path / "output").num_rows == 3  # and readers pass over all that is ours
     assert not list((tmp_path / "output/_partial").iterdir())
     ids, vectors = (pq.read_metadata(tmp_path / "output/a-1-1.parquet").row_group(0).column(place) for place in (0, 1))
     assert (ids.has_dictionary_page, vectors.has_dictionary_page) == (True, False)
-
-
-def test_a_large_chunk_is_written_in_parts(output: Output, tmp_path: Path) -> None:
-    output.write("a-1-1", table(*range(10_000)), failed=0)
-    written = pq.read_metadata(tmp_path / "output/a-1-1.parquet")
+    output.write("a-4-1", table(*range(10_000)), failed=0)  # in parts
+    written = pq.read_metadata(tmp_path / "output/a-4-1.parquet")
     assert [written.row_group(part).num_rows for part in range(written.num_row_groups)] == [4096, 4096, 1808]
 
 
@@ -75,18 +69,11 @@ def test_an_output_is_of_one_network_and_one_choice(output: Output, tmp_path: Pa
         Output((tmp_path / "theirs").as_uri()).claim(RECORD)
 
 
-def test_two_runs_never_write_to_one_folder(output: Output) -> None:
-    with output.locked():
-        held = rf"written by process {os.getpid()} on {socket.gethostname()}, since 20\d\d-"
-        with pytest.raises(AnotherRun, match=held), Output(output.uri).locked():
-            pass
-    with output.locked():
-        pass
-
-
-def test_a_lock_not_written_once_is_renewed(output: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_keeps_others_out_and_is_renewed_though_it_was_not_written_once(
+    output: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written: list[float] = []
-    write = Output._write_json
+    write = Output.write_json
 
     def fail_once(self: Output, name: str, content: dict[str, Any]) -> None:
         written.append(content["seen"])
@@ -94,12 +81,17 @@ def test_a_lock_not_written_once_is_renewed(output: Output, tmp_path: Path, monk
             raise OSError("no space left on device")
         write(self, name, content)
 
-    monkeypatch.setattr(Output, "_write_json", fail_once)
+    monkeypatch.setattr(Output, "write_json", fail_once)
     monkeypatch.setattr("deploy.bulk.output.BEAT_SECONDS", 0.01)
     with output.locked():
         wait_until(lambda: len(written) > 3)
         seen = json.loads((tmp_path / "output" / LOCK).read_text())["seen"]
+        held = rf"written by process {os.getpid()} on {socket.gethostname()}, since 20\d\d-"
+        with pytest.raises(AnotherRun, match=held), Output(output.uri).locked():
+            pass
     assert seen in written[2:]
+    with output.locked():
+        pass
 
 
 def gone() -> int:

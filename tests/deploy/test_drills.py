@@ -6,11 +6,11 @@ there is no cluster (`alerts_test.yaml`). The processes are real.
 
 import contextlib
 import os
-import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +20,13 @@ import pytest
 from benchmarks.lib.load import Address
 from benchmarks.lib.server import free_port
 from deploy.observability.rows import STARTED
-from deploy.observability.scrape import NoPrometheus, Prometheus, scraping
+from deploy.observability.scrape import Prometheus, scraping
 from model.artifact import TOKENIZER, read_manifest, write_manifest
 from service.machine import cgroup_directories
-from service.observability.metrics import READY
+from service.observability.metrics import MEMORY_ANONYMOUS, READY
+from tests.deploy.tools import or_skip
 from tests.service.fake_engine import write_fake_artifact
-from tests.service.process import ServerProcess, wait_until
+from tests.service.process import ServerProcess, fake_server, read_sample, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -40,16 +41,16 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_slow_runs_and_a_full_queue(model: Path, tmp_path: Path) -> None:
-    with serve(model, *QUEUE_OF_16, run_seconds=1.1) as server, watched(tmp_path, server) as prometheus:
+    with serve(model, *QUEUE_OF_16, FAKE_RUN_SECONDS="1.1") as server, watched(tmp_path, server) as prometheus:
         with asking(server, clients=20):
             wait_for(prometheus, "PolyheadQueueAge", "PolyheadQueueSaturated", "PolyheadLatencyBudgetBurn")
             wait_for(prometheus, "PolyheadShedding", "PolyheadRefusalBudgetBurn")
         assert "PolyheadErrorBudgetBurn" not in firing(prometheus)
-        server.signal(signal.SIGKILL)
 
 
 def test_our_own_deadline_burns_the_budget_and_a_callers_does_not(model: Path, tmp_path: Path) -> None:
-    with serve(model, "--request-timeout", "0.2", run_seconds=1.0) as server, watched(tmp_path, server) as prometheus:
+    server = serve(model, "--request-timeout", "0.2", FAKE_RUN_SECONDS="1")
+    with server, watched(tmp_path, server) as prometheus:
         for _ in range(20):
             assert server.request("POST", "/encode", {"inputs": "cat"}, x_request_timeout="0.1")[0] == 504
         wait_until(lambda: value_of(prometheus, "polyhead_caller_deadlines_total") == 20, PATIENCE)
@@ -57,7 +58,6 @@ def test_our_own_deadline_burns_the_budget_and_a_callers_does_not(model: Path, t
         assert "PolyheadErrorBudgetBurn" not in firing(prometheus)
         with asking(server, clients=4):
             wait_for(prometheus, "PolyheadErrorBudgetBurn")
-        server.signal(signal.SIGKILL)
 
 
 def test_connections_and_an_event_loop_that_is_held_up(model: Path, tmp_path: Path) -> None:
@@ -89,7 +89,6 @@ def test_one_that_drains_one_that_dies_and_then_nobody(model: Path, tmp_path: Pa
         assert "PolyheadAbsent" not in firing(prometheus)
         second.signal(signal.SIGKILL)
         wait_for(prometheus, "PolyheadDown", "PolyheadAbsent")
-        first.signal(signal.SIGKILL)
 
 
 def test_replicas_of_two_models(model: Path, tmp_path: Path) -> None:
@@ -112,7 +111,7 @@ def test_a_process_that_keeps_restarting(model: Path, tmp_path: Path) -> None:
     port, seen = free_port(), 0.0
     with watched(tmp_path, Address("127.0.0.1", port)) as prometheus:
         for _ in range(4):
-            with serve(model, port=port):
+            with serve(model, "--port", str(port)):
                 wait_until(lambda: value_of(prometheus, STARTED) > seen, PATIENCE)  # noqa: B023 - in this turn
                 seen = value_of(prometheus, STARTED)
         wait_for(prometheus, "PolyheadRestarts")  # and it is down, as it mostly is
@@ -120,11 +119,11 @@ def test_a_process_that_keeps_restarting(model: Path, tmp_path: Path) -> None:
 
 def test_processes_that_keep_dying(model: Path, tmp_path: Path) -> None:
     flags = "--processes", "2", "--admin-port", "0"
-    with serve(model, *flags) as server, watched(tmp_path, admin(server)) as prometheus:
+    with serve(model, *flags) as server, watched(tmp_path, Address(*server.admin_address)) as prometheus:
         killed: set[int] = set()
 
         def kill_one() -> None:
-            started = [one["pid"] for one in server.records() if re.fullmatch(r"process 0 started", one["message"])]
+            started = [one["pid"] for one in server.records() if one["message"] == "process 0 started"]
             if started[-1] not in killed:
                 os.kill(started[-1], signal.SIGKILL)
                 killed.add(started[-1])
@@ -134,40 +133,24 @@ def test_processes_that_keep_dying(model: Path, tmp_path: Path) -> None:
         assert "PolyheadRestarts" not in firing(prometheus)
 
 
-def admin(server: ServerProcess) -> Address:
-    found = re.search(r"127\.0\.0\.1:(\d+)", server.wait_for_line("metrics and documentation are on"))
-    assert found
-    return Address("127.0.0.1", int(found[1]))
-
-
 def test_memory_near_its_limit(model: Path, tmp_path: Path) -> None:
     with serve(model) as server:
         page = server.request("GET", "/metrics")[2].decode()
-    found = re.search(r"^polyhead_memory_anonymous_bytes (\S+)$", page, re.MULTILINE)
-    assert found
     with (
-        memory_group(int(float(found[1]) / 0.95)) as group,
-        serve(model, group=group) as server,
+        memory_group(int(read_sample(page, MEMORY_ANONYMOUS) / 0.95)) as group,
+        serve(model, FAKE_CONTROL_GROUP=str(group)) as server,
         watched(tmp_path, server) as prometheus,
     ):
         wait_for(prometheus, "PolyheadMemory")
 
 
-def serve(folder: Path, *flags: str, port: int = 0, run_seconds: float = 0, group: Path | None = None) -> ServerProcess:
-    """A service with one worker, whose every run takes so long, in a control group or none."""
-    command = ("--model", str(folder), "--workers", "1", *flags, *(("--port", str(port)) if port else ()))
-    environment = {"FAKE_RUN_SECONDS": str(run_seconds), "FAKE_CONTROL_GROUP": str(group or "")}
-    return ServerProcess("tests.service.fake_server", *command, environment=environment).wait_until_ready()
+def serve(folder: Path, *flags: str, **environment: str) -> ServerProcess:
+    return fake_server(folder, *flags, **environment).wait_until_ready()
 
 
-@contextlib.contextmanager
-def watched(folder: Path, *servers: ServerProcess | Address) -> Iterator[Prometheus]:
+def watched(folder: Path, *servers: ServerProcess | Address) -> contextlib.AbstractContextManager[Prometheus]:
     addresses = [one if isinstance(one, Address) else Address(*one.address) for one in servers]
-    try:
-        with scraping(addresses, folder, patient=False) as prometheus:
-            yield prometheus
-    except NoPrometheus as missing:
-        pytest.skip(str(missing))
+    return or_skip(scraping(addresses, folder, patient=False))
 
 
 @contextlib.contextmanager
@@ -181,15 +164,13 @@ def asking(server: ServerProcess, clients: int) -> Iterator[None]:
                 server.request("POST", "/encode", {"inputs": "cat"})
             over.wait(0.05)
 
-    threads = [threading.Thread(target=ask) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
+    with ThreadPoolExecutor(clients) as pool:
+        for _ in range(clients):
+            pool.submit(ask)
+        try:
+            yield
+        finally:
+            over.set()
 
 
 def firing(prometheus: Prometheus) -> set[str]:

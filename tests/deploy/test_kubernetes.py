@@ -23,61 +23,59 @@ from tests.deploy.cluster import (
     resources,
     settings,
 )
-from tests.deploy.tools import DEPLOY, most_memory, run
+from tests.deploy.tools import DEPLOY, most_memory, run, seconds_to_drain
 from tests.hub import MODEL, serve_hub
 from tests.service.routes.test_tables import write_table
 
-SIZES = {"Mi": 2**20, "Gi": 2**30}
-
-each_overlay = pytest.mark.parametrize("name", OVERLAYS)
 each_overlay_and_component = pytest.mark.parametrize("name", [*OVERLAYS, *COMPONENTS])
 
 
-def rendered(name: str) -> str:
+@pytest.fixture(params=OVERLAYS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def text(name: str) -> str:
     return overlay(name) if name in OVERLAYS else component(name)
 
 
-def bytes_of(quantity: str) -> int:
-    return int(quantity[:-2]) * SIZES[quantity[-2:]]
-
-
-def read_settings(text: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    for name, value in settings(text).items():
-        monkeypatch.setenv(name, value)
+@pytest.fixture
+def read(text: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The service's settings under an overlay's variables."""
+    for variable, value in settings(text).items():
+        monkeypatch.setenv(variable, value)
     return Settings(model=Path("/model"))  # type: ignore[call-arg]  # the others come from the environment
 
 
-@each_overlay
-def test_settings_are_the_services(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = overlay(name)
+def bytes_of(quantity: str) -> int:
+    return int(quantity[:-2]) * {"Mi": 2**20, "Gi": 2**30}[quantity[-2:]]
+
+
+def test_settings_are_the_services(text: str, read: Settings) -> None:
     given, found = settings(text), container(text)
     assert misspelt_variables(given) == {}
-    read = read_settings(text, monkeypatch).model_dump()
-    assert str(read["drain_delay"]).removesuffix(".0") == given["POLYHEAD_DRAIN_DELAY"]
+    assert str(read.drain_delay).removesuffix(".0") == given["POLYHEAD_DRAIN_DELAY"]
     ports = {port["name"]: port["containerPort"] for port in found["ports"]}
-    assert ports == {"http": read["port"], "admin": read["admin_port"]}
+    assert ports == {"http": read.port, "admin": read.admin_port}
     assert pod(text)["spec"]["enableServiceLinks"] is False  # else POLYHEAD_PORT is the Service's address
     # Callers keep no probe out: the admin port has connections of its own, and callers are led to the other one.
     assert {found[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "readiness", "liveness")} == {"admin"}
     assert [port["targetPort"] for port in one(text, "Service")["spec"]["ports"]] == ["http"]
 
 
-@each_overlay
-def test_an_end_has_time_for_all_its_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, probe = read_settings(overlay(name), monkeypatch), container(overlay(name))["readinessProbe"]
-    before_drain = container(overlay(name))["lifecycle"]["preStop"]["sleep"]["seconds"] + read.drain_delay
-    # service/server.py: the delay, then the requests, a second for the last answers, then the workers
-    needed = before_drain + read.shutdown_timeout + 1 + read.shutdown_timeout
-    assert pod(overlay(name))["spec"]["terminationGracePeriodSeconds"] > needed
+def test_an_end_has_time_for_all_its_steps(text: str, read: Settings) -> None:
+    found = container(text)
+    probe, before_drain = found["readinessProbe"], found["lifecycle"]["preStop"]["sleep"]["seconds"] + read.drain_delay
+    assert pod(text)["spec"]["terminationGracePeriodSeconds"] > before_drain + seconds_to_drain(read)
     assert read.shutdown_timeout >= read.request_timeout
     # it serves on until the readiness probe has noticed
     assert before_drain > probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
 
 
 @each_overlay_and_component
-def test_pods_are_restricted(name: str) -> None:
+def test_pods_are_restricted(text: str) -> None:
     """The "restricted" level of the Pod Security Standards, and a root file system that no process writes."""
-    text = rendered(name)
     spec = pod(text)["spec"]
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["runAsUser"] > 0
@@ -90,12 +88,11 @@ def test_pods_are_restricted(name: str) -> None:
         assert found["securityContext"] == {"allowPrivilegeEscalation": False, **locked}
 
 
-@each_overlay
-def test_selectors_mean_the_pods(name: str) -> None:
-    labels = pod(overlay(name))["metadata"]["labels"]
-    spread = pod(overlay(name))["spec"]["topologySpreadConstraints"]
+def test_selectors_mean_the_pods(text: str) -> None:
+    labels = pod(text)["metadata"]["labels"]
+    spread = pod(text)["spec"]["topologySpreadConstraints"]
     kinds = ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "PodMonitor")
-    specs = [item["spec"] for item in resources(overlay(name)) if item["kind"] in kinds]
+    specs = [item["spec"] for item in resources(text) if item["kind"] in kinds]
     selectors = [constraint["labelSelector"] for constraint in spread]
     selectors += [spec.get("selector") or spec["podSelector"] for spec in specs]
     for selector in (given.get("matchLabels", given) for given in selectors):
@@ -104,9 +101,8 @@ def test_selectors_mean_the_pods(name: str) -> None:
         assert "app.kubernetes.io/version" not in selector  # a Deployment's selector cannot change, a version does
 
 
-@each_overlay
-def test_nothing_goes_out_and_prometheus_alone_reaches_the_metrics(name: str) -> None:
-    policies = {item["metadata"]["name"]: item["spec"] for item in of_kind(overlay(name), "NetworkPolicy")}
+def test_nothing_goes_out_and_prometheus_alone_reaches_the_metrics(name: str, text: str) -> None:
+    policies = {item["metadata"]["name"]: item["spec"] for item in of_kind(text, "NetworkPolicy")}
     ways_out = {called: spec["egress"] for called, spec in policies.items() if "Egress" in spec["policyTypes"]}
     assert ways_out.pop("polyhead") == []
     assert ways_out.keys() == ({"polyhead-model"} if name == "hub" else set())
@@ -115,21 +111,18 @@ def test_nothing_goes_out_and_prometheus_alone_reaches_the_metrics(name: str) ->
     assert ports == {"polyhead": ["http"]} | ({"polyhead-metrics": ["admin"]} if name == "production" else {})
 
 
-@each_overlay
-def test_cores_and_memory_are_enough(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_and_memory_are_enough(text: str, read: Settings) -> None:
     """The event loop has half a core next to the workers, and no limit stops a batch in its middle."""
-    given = container(overlay(name))["resources"]
-    millicores = int(given["requests"]["cpu"].removesuffix("m"))
-    assert millicores == 1000 * int(settings(overlay(name))["POLYHEAD_WORKERS"]) + 500
+    given = container(text)["resources"]
+    assert given["requests"]["cpu"] == f"{1000 * read.workers + 500}m"
     assert "cpu" not in given["limits"]
     assert given["limits"]["memory"] == given["requests"]["memory"]
-    assert most_memory(read_settings(overlay(name), monkeypatch)) < bytes_of(given["limits"]["memory"])
+    assert most_memory(read) < bytes_of(given["limits"]["memory"])
 
 
 @each_overlay_and_component
-def test_what_a_pod_may_write_is_bounded_and_is_enough_for_its_volumes(name: str) -> None:
+def test_what_a_pod_may_write_is_bounded_and_is_enough_for_its_volumes(name: str, text: str) -> None:
     """What lies in an emptyDir counts against the limit of the whole pod, which is evicted beyond it."""
-    text = rendered(name)
     volumes = sum(bytes_of(v["emptyDir"]["sizeLimit"]) for v in pod(text)["spec"].get("volumes", ()) if "emptyDir" in v)
     for found in containers(text):
         given = found["resources"]

@@ -1,23 +1,19 @@
 """A real Prometheus scrapes the real service under load: every query of the dashboard returns data."""
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from benchmarks.lib.load import Address, Request, post, run_closed_loop
+from benchmarks.lib.load import Request, post, run_closed_loop
 from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import load_texts
 from benchmarks.service.soak import refused_requests
-from deploy.observability.picture import Panel, ask, read_panels
-from deploy.observability.scrape import NoPrometheus, Prometheus, Series, scraping
+from deploy.observability.picture import ask, read_panels
+from deploy.observability.scrape import Prometheus, scraping
 from model.artifact import Artifact
 from service.observability import metrics as names
-
-SECONDS = 12.0
-STEP = "5s"
+from tests.deploy.tools import or_skip
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -37,35 +33,25 @@ def one_of_each(artifact: Artifact) -> list[Request]:
     ]
 
 
-def answers(prometheus: Prometheus, panel: Panel, start: float, end: float) -> dict[str, list[Series]]:
-    return {target["expr"]: ask(prometheus, target, start, end, step=STEP) for target in panel["targets"]}
-
-
-@contextmanager
-def watched(artifact: Path, folder: Path) -> Iterator[tuple[Address, Prometheus]]:
-    """A service, and a Prometheus that scrapes it; and one of several processes, which has metrics of its own."""
-    with ExitStack() as running:
-        server = running.enter_context(polyhead(artifact, {}))
-        several = running.enter_context(polyhead(artifact, {"POLYHEAD_PROCESSES": "2", "POLYHEAD_WORKERS": "2"}))
-        try:
-            prometheus = running.enter_context(scraping([server.address, several.address], folder))
-        except NoPrometheus as missing:
-            pytest.skip(str(missing))
-        yield server.address, prometheus
-
-
 def test_every_panel_shows_data(default_artifact: Path, tmp_path: Path) -> None:
+    """Of a service, and of one of several processes, which has metrics of its own."""
     requests = one_of_each(Artifact.open(default_artifact))
-    with watched(default_artifact, tmp_path) as (address, prometheus):
+    processes = {"POLYHEAD_PROCESSES": "2", "POLYHEAD_WORKERS": "2"}
+    with (
+        polyhead(default_artifact, {}) as server,
+        polyhead(default_artifact, processes) as several,
+        or_skip(scraping([server.address, several.address], tmp_path)) as prometheus,
+    ):
         start = time.time()
-        run_closed_loop(address, requests, connections=8, seconds=SECONDS, warmup=0)
+        run_closed_loop(server.address, requests, connections=8, seconds=12.0, warmup=0)
         check(prometheus, start, time.time())
 
 
 def check(prometheus: Prometheus, start: float, end: float) -> None:
     for panel in read_panels():
-        for expression, found in answers(prometheus, panel, start, end).items():
-            assert any(series.is_finite for series in found), f"{panel['row']}, {panel['title']}: {expression}"
+        for target in panel["targets"]:
+            found = ask(prometheus, target, start, end, step="5s")
+            assert any(series.is_finite for series in found), f"{panel['row']}, {panel['title']}: {target['expr']}"
     rules = prometheus.rules()
     assert len(rules) > 20
     assert not [rule for rule in rules if rule["health"] != "ok"]

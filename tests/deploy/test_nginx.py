@@ -6,17 +6,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
-from typing import Any
 
 import pytest
 
 from benchmarks.lib.load import Address
 from benchmarks.lib.server import free_port
-from benchmarks.service.replicas import Nginx, NoNginx, nginx
+from benchmarks.service.replicas import nginx
 from model.artifact import read_manifest, write_manifest
-from tests.deploy.tools import DEPLOY, serving
+from tests.deploy.tools import DEPLOY, or_skip, serving
 from tests.service.fake_engine import write_fake_artifact
-from tests.service.process import ServerProcess
+from tests.service.process import fake_server
 
 Asked = list[str]
 MODELS = DEPLOY / "nginx/models.conf"
@@ -51,26 +50,18 @@ def replica(status: int | None) -> Iterator[tuple[int, Asked]]:
         yield port, asked
 
 
-def connect(address: Address) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(address.host, address.port, timeout=10)
-
-
-@contextmanager
-def behind_nginx(replicas: list[int], **more: Any) -> Iterator[Nginx]:
-    """Skips the test where nginx is not installed."""
-    try:
-        with nginx(replicas, **more) as proxy:
-            yield proxy
-    except NoNginx as failure:
-        pytest.skip(str(failure))
+def ask(address: Address, method: str, path: str, body: bytes | Iterable[bytes] | None = None) -> tuple[int, bytes]:
+    """Status and body of an answer."""
+    with closing(http.client.HTTPConnection(address.host, address.port, timeout=10)) as client:
+        client.request(method, path, body, {"content-type": "application/json"})
+        with client.getresponse() as answer:
+            return answer.status, answer.read()
 
 
 def post(replicas: list[int]) -> int:
     """Status of a request through nginx."""
-    with behind_nginx(replicas) as proxy, closing(connect(proxy.address)) as client:
-        client.request("POST", "/encode", b"{}")
-        with client.getresponse() as answer:
-            return answer.status
+    with or_skip(nginx(replicas)) as proxy:
+        return ask(proxy.address, "POST", "/encode", b"{}")[0]
 
 
 def test_a_request_that_ends_one_replica_is_not_given_to_the_second() -> None:
@@ -97,31 +88,23 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
         directory = write_fake_artifact(folder / name)
         write_manifest(directory, replace(read_manifest(directory), model=model))
     with ExitStack() as running:
-        flags = [("--model", str(folder / name)) for name in SERVED]
-        servers = [running.enter_context(ServerProcess("tests.service.fake_server", *one)) for one in flags]
+        servers = [running.enter_context(fake_server(folder / name)) for name in SERVED]
         ports = [server.wait_until_ready().address[1] for server in servers]
-        proxy = running.enter_context(behind_nginx(ports, path=MODELS, ready="/bge/readyz"))
+        proxy = running.enter_context(or_skip(nginx(ports, path=MODELS, ready="/bge/readyz")))
         yield proxy.address
-
-
-def ask(address: Address, method: str, path: str, body: bytes | Iterable[bytes] | None = None) -> tuple[int, Any]:
-    with closing(connect(address)) as client:
-        client.request(method, path, body, {"content-type": "application/json"})
-        with client.getresponse() as answer:
-            return answer.status, json.loads(answer.read())
 
 
 def embed(address: Address, path: str, body: bytes | Iterable[bytes]) -> str:
     """The model that answered."""
     status, answer = ask(address, "POST", f"{path}/v1/embeddings", body)
     assert status == 200, answer
-    return str(answer["model"])
+    return str(json.loads(answer)["model"])
 
 
 @pytest.mark.parametrize(("name", "other"), [("minilm", "bge"), ("bge", "minilm")])
 def test_the_path_or_the_field_model_names_the_model(models: Address, name: str, other: str) -> None:
     model, others = SERVED[name], SERVED[other]
-    assert ask(models, "GET", f"/{name}/info")[1]["model"] == model
+    assert json.loads(ask(models, "GET", f"/{name}/info")[1])["model"] == model
     assert embed(models, f"/{name}", json.dumps({"input": "cat", "model": others}).encode()) == model
     quoting = {"input": json.dumps({"model": others}), "model": model}
     large = {"input": ["cat " * 250] * 1500, "model": model}
@@ -136,4 +119,5 @@ def test_the_path_or_the_field_model_names_the_model(models: Address, name: str,
 @pytest.mark.parametrize("body", [{"input": "cat", "model": "tests/other"}, {"input": "cat"}])
 def test_a_model_that_nobody_serves_is_refused(models: Address, body: dict[str, str]) -> None:
     status, answer = ask(models, "POST", "/v1/embeddings", json.dumps(body).encode())
-    assert (status, answer["error"]["param"], answer["error"]["code"]) == (404, "model", "model_not_found")
+    error = json.loads(answer)["error"]
+    assert (status, error["param"], error["code"]) == (404, "model", "model_not_found")

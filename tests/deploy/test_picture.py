@@ -12,7 +12,6 @@ from deploy.observability.demo import main
 from deploy.observability.picture import draw, read_panels
 from deploy.observability.scrape import Prometheus, Series
 
-START, END = 1_700_000_000.0, 1_700_000_240.0
 INSTANCE = {"instance": "a:8000", "model": "m", "precision": "int8", "le": "+Inf"}
 KINDS: tuple[tuple[float, ...], ...] = ((1.0, 2.0, 4e12), (0.0, math.nan), (math.nan,), ())
 
@@ -20,15 +19,13 @@ KINDS: tuple[tuple[float, ...], ...] = ((1.0, 2.0, 4e12), (0.0, math.nan), (math
 def made_up(asked: list[str]) -> Prometheus:
     """Answers with something else every time: huge, nothing but zeros, no number, nothing at all."""
 
-    def values(expression: str) -> tuple[float, ...]:
-        asked.append(expression)
-        return KINDS[len(asked) % len(KINDS)]
-
     def query(expression: str, at: float) -> list[Series]:
-        return [Series(INSTANCE, [at], [value]) for value in values(expression)[-1:]]
+        asked.append(expression)
+        return [Series(INSTANCE, [at], [value]) for value in KINDS[len(asked) % len(KINDS)][-1:]]
 
     def query_range(expression: str, start: float, end: float, step: float) -> list[Series]:
-        found = values(expression)
+        asked.append(expression)
+        found = KINDS[len(asked) % len(KINDS)]
         times = np.arange(start, end, step)[: len(found)].tolist()
         edges = ("0.1", "1.0", "+Inf") if found else ()
         return [Series({**INSTANCE, "le": le}, times, [one * (1 + n) for one in found]) for n, le in enumerate(edges)]
@@ -38,8 +35,8 @@ def made_up(asked: list[str]) -> Prometheus:
 
 def test_every_panel_is_drawn_whatever_its_data(tmp_path: Path) -> None:
     asked: list[str] = []
-    panels = list(read_panels())
-    draw(panels, made_up(asked), START, END, tmp_path / "made-up.png")
+    panels, start = list(read_panels()), 1_700_000_000.0
+    draw(panels, made_up(asked), start, start + 240, tmp_path / "made-up.png")
     assert len(asked) == sum(len(panel["targets"]) for panel in panels)
     assert not [expression for expression in asked if "$" in expression]
     with Image.open(tmp_path / "made-up.png") as picture:

@@ -5,16 +5,18 @@ import subprocess
 import threading
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import pytest
-import yaml
 
+from benchmarks.service.replicas import NoNginx
+from deploy.observability.scrape import NoPrometheus
 from service.settings import Settings
 
+Entered = TypeVar("Entered")
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -46,6 +48,16 @@ def install_packages(check: Path, folder: Path) -> str:
 
 
 @contextmanager
+def or_skip(program: AbstractContextManager[Entered]) -> Iterator[Entered]:
+    """Skips the test where the program is not installed."""
+    try:
+        with program as entered:
+            yield entered
+    except (NoNginx, NoPrometheus) as missing:
+        pytest.skip(str(missing))
+
+
+@contextmanager
 def serving(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[int]:
     """Answers HTTP with a handler until the block ends; the port."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -58,11 +70,11 @@ def serving(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[int]:
             thread.join()
 
 
+def seconds_to_drain(settings: Settings) -> float:
+    """As service/server.py: the requests, a second for the last answers, then the workers."""
+    return settings.shutdown_timeout + 1 + settings.shutdown_timeout
+
+
 def most_memory(settings: Settings) -> float:
     """Bytes that the default model and its requests may take, as deploy/README.md adds them up (Sizing)."""
     return 218e6 + settings.max_held_body_bytes + settings.max_held_answer_bytes
-
-
-def read_yaml(path: Path) -> Any:
-    """One document."""
-    return yaml.safe_load(path.read_text())

@@ -15,9 +15,8 @@ from deploy.autoscaling.autoscaler import (
     Usage,
     average_value_replicas,
     cpu_replicas,
-    keda,
-    keda_gpu,
     read_autoscaler,
+    read_manifests,
     read_scaled_object,
 )
 from tests.deploy.cluster import component, one
@@ -25,21 +24,10 @@ from tests.deploy.cluster import component, one
 KEDA = COMPONENTS / "autoscale/scaledobject.yaml"
 HPA = COMPONENTS / "autoscale-hpa/horizontalpodautoscaler.yaml"
 IDLE = Usage((), 0)
-FAST_UP: Document = {
-    "stabilizationWindowSeconds": 0,
-    "policies": [
-        {"type": "Percent", "value": 100, "periodSeconds": 30},
-        {"type": "Pods", "value": 2, "periodSeconds": 30},
-    ],
-}
-SLOW_DOWN: Document = {
-    "stabilizationWindowSeconds": 300,
-    "policies": [{"type": "Percent", "value": 50, "periodSeconds": 60}],
-}
-
-
-def autoscaler() -> Autoscaler:
-    return Autoscaler(Rules(2, 10, (Metric(10, "q"),), FAST_UP, SLOW_DOWN))
+FASTER = [{"type": "Percent", "value": 100, "periodSeconds": 30}, {"type": "Pods", "value": 2, "periodSeconds": 30}]
+FAST_UP: Document = {"stabilizationWindowSeconds": 0, "policies": FASTER}
+HALF = [{"type": "Percent", "value": 50, "periodSeconds": 60}]
+SLOW_DOWN: Document = {"stabilizationWindowSeconds": 300, "policies": HALF}
 
 
 @pytest.mark.parametrize(
@@ -64,31 +52,24 @@ def test_cpu_counts_starting_replicas_as_idle_on_the_way_up(usage: Usage, expect
     assert cpu_replicas(0.6, len(usage.cpu) + usage.starting or 4, usage) == expected
 
 
-def test_policies_bound_each_period() -> None:
-    made = autoscaler()
-    replicas, found = 2, []
-    for at in (0, 15, 30, 45, 60):
-        replicas = made.sync(at, replicas, IDLE, lambda _: 100.0)
-        found.append(replicas)
-    assert found == [4, 4, 8, 8, 10]
-
-
-def test_the_way_down_waits_for_the_window_and_goes_by_halves() -> None:
-    made = autoscaler()
-    replicas, found = 10, {}
+@pytest.mark.parametrize(
+    ("replicas", "value", "expected"),
+    [(2, 100.0, {0: 4, 15: 4, 30: 8, 45: 8, 60: 10}), (10, 0.0, {285: 10, 300: 5, 345: 5, 360: 2, 420: 2})],
+    ids=["policies bound each period", "the way down waits for the window and goes by halves"],
+)
+def test_behavior(replicas: int, value: float, expected: dict[int, int]) -> None:
+    made, found = Autoscaler(Rules(2, 10, [Metric(10, "q")], FAST_UP, SLOW_DOWN)), {}
     for at in range(0, 500, 15):
-        replicas = made.sync(at, replicas, IDLE, lambda _: 0.0)
-        found[at] = replicas
-    assert found[285] == 10
-    assert (found[300], found[345], found[360], found[420]) == (5, 5, 2, 2)
+        found[at] = replicas = made.sync(at, replicas, IDLE, lambda _: value)
+    assert found | expected == found
 
 
 def test_kustomize_renders_the_rules_that_are_simulated(tmp_path: Path) -> None:
     rendered = tmp_path / "scaledobject.yaml"
-    for name, rules in {"autoscale": keda(), "autoscale-gpu": keda_gpu()}.items():
+    for name in ("autoscale", "autoscale-gpu"):
         text = yaml.safe_dump(one(component(name), "ScaledObject"))
         rendered.write_text(text.replace('namespace="polyhead"', 'namespace="$(POLYHEAD_NAMESPACE)"'))
-        assert read_scaled_object(rendered) == rules
+        assert read_scaled_object(rendered) == read_manifests()[name]
 
 
 @pytest.mark.parametrize(
