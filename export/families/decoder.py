@@ -19,11 +19,12 @@ from export.families.family import (
     Family,
     TaskLayers,
     choose,
+    count_layers,
+    dense,
     local_layers,
 )
 from export.families.rope import Rope, find_rope
 from model.config import EncoderConfig, Pooling
-from model.config_parts import MOST_LAYERS, require
 
 NAMES: Mapping[str, str] = {
     **{theirs: ours for theirs, ours in TRANSFORMERS_LAYER.items() if theirs.endswith("_proj")},
@@ -91,18 +92,6 @@ def read_decoder(
     )
 
 
-def count_layers(config: Mapping[str, Any]) -> int:
-    """The number of layers, checked before anything of that size is made."""
-    layers: int = config["num_hidden_layers"]
-    require("num_hidden_layers", layers, minimum=1, maximum=MOST_LAYERS)
-    return layers
-
-
-def _read_mistral_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    every = tuple(range(count_layers(config))) if config["sliding_window"] is not None else ()
-    return _windowed(config, pooling, every)
-
-
 def _windowed(config: Mapping[str, Any], pooling: Pooling, near: tuple[int, ...], **settings: Any) -> EncoderConfig:
     """A network in which `near` are the layers that see a window, causal unless `is_causal` says otherwise."""
     causal = bool(config["is_causal"])
@@ -139,8 +128,8 @@ QWEN3 = Family(
     names=NAMES,
     prefixes=PREFIXES,
     ignored=("lm_head.", "score."),
-    classifier=TaskLayers({"score": "output"}, lambda _: {"dense_activation": None, "pooling": "last"}),
-    token_classifier=TaskLayers({"score": "output"}, lambda _: {"dense_activation": None}),
+    classifier=TaskLayers({"score": "output"}, dense(None, pooling="last")),
+    token_classifier=TaskLayers({"score": "output"}, dense(None)),
     read_config=lambda config, pooling: _windowed(config, pooling, _qwen_windows(config), query_key_norm=True),
 )
 
@@ -182,12 +171,12 @@ MISTRAL = replace(
         "sliding_window": 4096,
         "is_causal": True,
     },
-    read_config=_read_mistral_config,
+    read_config=lambda config, pooling: _windowed(
+        config, pooling, () if config["sliding_window"] is None else tuple(range(count_layers(config)))
+    ),
 )
 
-
 EUROBERT_POOLINGS: Mapping[str, Pooling] = {"bos": "cls", "mean": "mean"}
-
 
 EUROBERT = Family(
     model_types=("eurobert",),

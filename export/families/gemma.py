@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from export.errors import UnsupportedModel
-from export.families.decoder import NAMES, PREFIXES, count_layers, read_decoder
-from export.families.family import GLOBAL, LOCAL, REQUIRED, WHOLE_ROTATION, Family, local_layers
+from export.families.decoder import NAMES, PREFIXES, read_decoder
+from export.families.family import GLOBAL, LOCAL, REQUIRED, WHOLE_ROTATION, Family, count_layers, local_layers
 from export.families.rope import two_ropes
 from model.config import EncoderConfig, Pooling
 from model.config_parts import Projection

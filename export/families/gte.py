@@ -26,7 +26,6 @@ from export.families.bert import (
     BERT_PREFIXES,
     CAUSAL,
     COMMON,
-    gelu,
     read_bert,
 )
 from export.families.family import (
@@ -38,6 +37,7 @@ from export.families.family import (
     Family,
     TaskLayers,
     choose,
+    dense,
     require_agreement,
     require_settings,
 )
@@ -106,7 +106,7 @@ GTE = Family(
     classifier=BERT_CLASSIFIER,
     masked_lm=TaskLayers(
         {"lm_head.dense": "dense", "lm_head.layer_norm": "norm", "lm_head.norm": "norm", "lm_head.decoder": "decoder"},
-        gelu,
+        dense("gelu"),
     ),
     read_config=_read_gte_config,
 )
