@@ -239,9 +239,7 @@ def _hash_rest(folder: Folder, pipeline: Pipeline) -> dict[str, str]:
     What was saved with an adapter that lies elsewhere has a path in the adapter's folder, behind `adapter/`.
     """
     modules, whole = list(pipeline.modules.values()), folder.path
-    places = {
-        place for place in (whole, pipeline.folder, pipeline.transformer, *modules) if place.is_dir()
-    }  # the hub keeps no empty ones
+    places = {place for place in (whole, pipeline.folder, pipeline.transformer, *modules) if place.is_dir()}
     found = {path for place in places for path in place.glob("*.json")}
     if folder.allows_pickles:
         found |= {place / name for place in places for name in pickled_weights(path.name for path in place.iterdir())}

@@ -36,7 +36,6 @@ from model.config import EncoderConfig
 from model.config_parts import OUTPUT_NAMES, Precision
 from model.encoder import Encoder
 from model.processor import compile_in_openvino
-from model.tasks import PER_TOKEN
 from model.value_stream import FUNCTIONS_DOMAIN
 
 INSTALL = "pip install 'polyhead[openvino]'"
@@ -50,12 +49,7 @@ def is_installed() -> bool:
 
 
 def require_openvino(precision: Precision) -> None:
-    """Refuses what cannot be made for OpenVINO here.
-
-    Raises:
-        VerificationError: it is not installed.
-        UnsupportedModel: the precision is not one of its artifacts'.
-    """
+    """Refuses what cannot be made for OpenVINO here: an UnsupportedModel, or VerificationError if it is not there."""
     if precision not in ("fp32", "bf16"):
         raise UnsupportedModel(f"--engine openvino takes --precision fp32 or bf16, not {precision}")
     if not is_installed():
@@ -81,11 +75,7 @@ def write_plain_graph(checkpoint: Checkpoint, directory: Path, precision: Precis
 
 
 def plain_graph(path: Path, config: EncoderConfig) -> onnx_ir.Model:
-    """A graph without its switches and what they switch on.
-
-    Raises:
-        UnsupportedModel: a branch stays.
-    """
+    """A graph without its switches and what they switch on; an UnsupportedModel says that a branch stays."""
     model = onnx.load(path, load_external_data=False)
     for node in model.graph.node:
         if (node.domain, node.op_type) == (FUNCTIONS_DOMAIN, LOCAL_ATTENTION_OP):
@@ -189,7 +179,7 @@ def _judge(
         inputs = batch_inputs(config, batch)
         outputs = session.run(inputs)[OUTPUT_NAMES[config.task]], run_encoder(encoder, inputs).task_output.numpy()
         for kept, found in zip(rows, outputs, strict=True):
-            kept.extend(split_by_text(found, batch.lengths.tolist(), is_per_token=config.task in PER_TOKEN))
+            kept.extend(split_by_text(found, batch.lengths.tolist(), config.task))
     quality = {"texts": len(rows[0]), **EXPORTS[config.task].measure(*rows)}
     require_quality(quality, thresholds, otherwise)
     return quality

@@ -177,13 +177,13 @@ def rename(
     prefixes: Sequence[str],
     ignored: Sequence[str],
 ) -> dict[str, Tensor]:
-    """Renames tensors by a table of module names, in which `{}` stands for the layer index.
+    """Renames a checkpoint's tensors by a table of module names, in which `{}` stands for the layer index.
 
     Args:
-        tensors: the checkpoint.
-        names: module name in the checkpoint -> module name in the encoder; or several, whose rows stand one below the
-            other in the checkpoint's tensor, equally many of each.
-        prefixes: prefixes that a checkpoint may carry in front of all names, such as `bert.`.
+        tensors: by the checkpoint's names.
+        names: a module's name there -> its name in the encoder; or several, whose rows stand one below the other in the
+            checkpoint's tensor, equally many of each.
+        prefixes: what a checkpoint may carry in front of all names, such as `bert.`.
         ignored: beginnings of names that have no part in an encoding (heads of the pre-training tasks).
 
     Raises:
@@ -243,11 +243,7 @@ def share_layers(state: Mapping[str, Tensor], firsts: Sequence[int]) -> dict[str
 
 
 def require_settings(config: Mapping[str, Any], known: Mapping[str, tuple[object, ...]]) -> None:
-    """Refuses values other than those known by name, the first of them where config.json does not say.
-
-    Raises:
-        UnsupportedModel: names the first other value.
-    """
+    """Refuses, with an UnsupportedModel, values other than those known by name; the first holds if none is said."""
     for name, values in known.items():
         if config.get(name, values[0]) not in values:
             supported = ", ".join(repr(value) for value in values)
@@ -267,11 +263,7 @@ def refuse_remote_code(config: Mapping[str, Any], reproduced: tuple[str, ...]) -
 
 
 def require_agreement(said: Mapping[str, Any]) -> None:
-    """Refuses two settings of one meaning, by name, that differ.
-
-    Raises:
-        UnsupportedModel: names both.
-    """
+    """Refuses two settings of one meaning that differ: an UnsupportedModel names both."""
     first, *others = said.values()
     if any(other != first for other in others):
         both = " and ".join(f"{name} {value!r}" for name, value in said.items())
@@ -279,12 +271,7 @@ def require_agreement(said: Mapping[str, Any]) -> None:
 
 
 def choose(config: Mapping[str, Any], name: str, known: Mapping[str, Choice]) -> Choice:
-    """What a setting's value stands for.
-
-    Raises:
-        KeyError: the setting is not there.
-        UnsupportedModel: it has another value than those known.
-    """
+    """What a setting's value stands for; a KeyError if it is not there, an UnsupportedModel if its value is unknown."""
     if config[name] not in known:
         raise UnsupportedModel(f"{name} {config[name]!r}: one of {', '.join(known)} is supported")
     return known[config[name]]
@@ -298,11 +285,7 @@ def count_layers(config: Mapping[str, Any], name: str = "num_hidden_layers") -> 
 
 
 def local_layers(kinds: Sequence[str], layers: int) -> tuple[int, ...]:
-    """The layers that `layer_types` says see a window.
-
-    Raises:
-        UnsupportedModel: it names another kind, or another number of layers.
-    """
+    """The layers that `layer_types` says see a window; it may name no other kind, nor number of layers."""
     if len(kinds) != layers or not set(kinds) <= {GLOBAL, LOCAL}:
         raise UnsupportedModel(f"layer_types {kinds}: expected {GLOBAL} or {LOCAL} for each of {layers} layers")
     return tuple(layer for layer, kind in enumerate(kinds) if kind == LOCAL)

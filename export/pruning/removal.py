@@ -25,11 +25,9 @@ Kept = list[tuple[int, ...]]  # the heads that each layer keeps
 
 
 def remove_heads(encoder: Encoder, removed: Collection[int]) -> Encoder:
-    """The encoder without some heads; the original is left as it was and shares nothing with it: either may be trained.
+    """The encoder without some heads, counted from the first layer's first (see `EncoderConfig.head_span`).
 
-    Args:
-        encoder: the network.
-        removed: heads counted from the first layer's first (see `EncoderConfig.head_span`).
+    The original is left as it was and shares nothing with it: either may be trained.
 
     Raises:
         UnsupportedModel: heads of this network cannot be removed one by one.
