@@ -100,9 +100,7 @@ def export_artifact(
 
 
 def require_free(output: Path, *, force: bool) -> None:
-    """Checks, before anything is read, that an artifact can get the output's name.
-
-    Replacing deletes what is there, so `force` covers an artifact and an empty directory, and nothing else.
+    """Checks that an artifact can get the output's name: `force` replaces an artifact or an empty directory alone.
 
     Raises:
         OutputExists: something has the name already and may not be replaced.

@@ -64,13 +64,9 @@ DTYPES: Mapping[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A network in some precision.
+    """A network in some precision: what becomes the graph, what that is verified against, and how closely.
 
-    Attributes:
-        traced: what becomes the graph.
-        reference: what the graph is verified against.
-        tolerance: how far the two may be apart.
-        float32_products: names of products that int8 would round too much, and that stay float32.
+    `float32_products` are names of products that int8 would round too much, and that stay float32.
     """
 
     traced: Encoder

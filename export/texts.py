@@ -101,12 +101,10 @@ def make_pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def text_batches(path: Path, tokenizer: Tokenizer, longest: int, total_heads: int = 0) -> list[TextBatch]:
-    """The texts of a file as the network reads them, cut to `longest` tokens, in batches of similar length.
+    """The texts of a file as the network reads them, cut to `longest` tokens, special ones included, in batches.
 
-    Special tokens count. `total_heads` are those whose attention weights a run over a batch holds in memory.
-
-    Raises:
-        SourceError: as `read_texts` and `tokenize` do, or no text holds a token that the model knows how to read.
+    `total_heads` are those whose attention weights a run over a batch holds in memory. A SourceError is as `read_texts`
+    and `tokenize` raise it, or no text holds a token that the model knows how to read.
     """
     batched = list(batches(tokenize(read_texts(path), tokenizer, longest), total_heads))
     if not batched:
@@ -115,12 +113,9 @@ def text_batches(path: Path, tokenizer: Tokenizer, longest: int, total_heads: in
 
 
 def task_batches(path: Path, checkpoint: "Checkpoint", *, with_weights: bool = False) -> list[TextBatch]:
-    """The texts of a file as a checkpoint's task meets them: pairs where it takes pairs, else texts.
+    """The texts of a file as a checkpoint's task meets them: pairs where it takes pairs, else texts of `text_batches`.
 
     `with_weights` says that runs over the batches hold every layer's attention weights.
-
-    Raises:
-        SourceError: as `text_batches`.
     """
     longest = checkpoint.max_sequence_length
     heads = sum(checkpoint.encoder.config.num_heads) if with_weights else 0

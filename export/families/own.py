@@ -6,10 +6,8 @@ A table is a network of one layer without heads that adds 0, so that everything 
 Files are sentence-transformers' or model2vec's, in which tokens may share a row and have weights. No special tokens are
 put around a text.
 
-The project's own networks are for whoever trains an `Encoder` in another shape than a published family's: heads that
-differ from layer to layer, d_k apart from d_v, a value stream. `model_type` is `polyhead`; everything else in
-config.json has the names of `model.config`, as `EncoderConfig.to_dict` gives them, and the tensors are the encoder's
-state.
+The project's own networks have `model_type` polyhead; everything else in config.json has the names of `model.config`,
+as `EncoderConfig.to_dict` gives them, and the tensors are the encoder's state.
 """
 
 import json

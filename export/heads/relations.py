@@ -76,15 +76,9 @@ def find_roles(estimates: Mapping[str, Estimate], heads: int) -> list[list[Evide
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Scores of one relation.
+    """Scores of one relation: dependents, sentences that hold one, and [2, H] by direction and head right predictions.
 
-    Attributes:
-        cases: dependents.
-        sentences: that hold one.
-        hits: [2, H] right predictions, by direction and head.
-        low: [2, H], lower end of the share's 95 % interval.
-        high: [2, H].
-        p: [2, H], one-sided, that the head is not above the baseline; not yet adjusted.
+    Bounds are of the share's 95 % interval; p is one-sided, that the head is not above the baseline, not yet adjusted.
     """
 
     cases: int

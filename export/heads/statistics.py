@@ -49,13 +49,10 @@ ALIKE = 0.05  # nats, 7 % of ln 2: groups of heads whose mean divergence stays b
 
 @dataclass(frozen=True, slots=True)
 class HeadsOfText:
-    """All heads of a network on one text, layer after layer in one axis of H heads altogether.
+    """All heads of a network on one text, layer after layer in one axis of H heads altogether: weights [H, n, n].
 
-    Attributes:
-        weights: [H, n, n].
-        output_norms: [H, n], length of what each head adds to each token, ||context_h W_O,h||.
-        value_norms: [H, n], length of what each token would add if a head looked at nothing else, ||v_h W_O,h||; before
-            the output gate, where the network has one.
+    `output_norms` [H, n] are lengths of what each head adds to each token, ||context_h W_O,h||; `value_norms` [H, n] of
+    what each token would add if a head looked at nothing else, ||v_h W_O,h||, before an output gate.
     """
 
     weights: Float32Array

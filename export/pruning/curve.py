@@ -1,8 +1,7 @@
 """Quality against the share of heads removed: least important first, and in random orders to compare with.
 
 With rated pairs quality is Spearman's correlation of the cosines with the ratings, x 100. Without: the cosine of the
-embedding with the whole network's, x 100, mean over texts. Either way a point is a hundredth, and the whole network is
-where the loss is 0.
+embedding with the whole network's, x 100, mean over texts.
 
 Beside it, how fast the graph is, and how fast it could be at most. A pruned graph is timed against the whole one, in
 turns, so that a drift of the machine changes both alike: CPU time on one thread, as a worker of the service runs it.

@@ -79,15 +79,9 @@ def prune(
 ) -> Pruned:
     """Chooses heads, removes them from a copy, and measures what that cost.
 
-    Args:
-        checkpoint: the network.
-        share: of the heads to remove; None for as many as `lose` allows.
-        lose: points of quality that may be lost.
-        definition: of importance; None for the default.
-        pairs: file of rated pairs, or None.
-        calibration: text, one a line, instead of what ships with the project; not used with pairs.
-        with_curve: whether quality and speed are measured along the whole way.
-        precision: of the graphs that are timed.
+    Removed is a share of the heads, or else as many as lose at most so many points of quality. Importance is by a
+    definition, on a file of rated pairs or on calibration text, one a line, None for what ships with the project. A
+    curve measures quality and speed along the whole way, of graphs in a precision.
 
     Raises:
         SourceError: a file cannot be used, or nothing is left to choose from.

@@ -220,7 +220,6 @@ def _rendered(network: Path, instruction: str | None) -> tuple[str, str, str]:
 def word_pairs(question: Question, tokenizer: Tokenizer, instruction: str | None) -> tuple[Tokenizer, PairWording, int]:
     """The tokenizer with the words around a pair in its template, the words next to the texts, and the longest row.
 
-    Words that the original tokenises by themselves are in the template, the rest is tokenised together with the texts.
     A text of Qwen3-Reranker begins with the space before it, where a byte-level tokenizer parts words anyway, so both
     are the original's tokens. Without an instruction documents are judged by the usual one.
     """
