@@ -55,12 +55,12 @@ def _table(tensors: Mapping[str, Tensor]) -> Tensor:
 
 def _read_table(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     absent = ("up_bias", "down_bias", "output_bias", "embedding_norm", "first_attention_norm")
+    sizes: dict[str, Any] = dict.fromkeys(("d_k", "d_v", "intermediate_size"), 1)
     return EncoderConfig(
         vocab_size=config["vocab_size"],
         hidden_size=config["hidden_size"],
         num_heads=(0,),
-        **dict.fromkeys(("d_k", "d_v", "intermediate_size"), 1),
-        **dict.fromkeys(absent, False),
+        **(sizes | dict.fromkeys(absent, False)),
         max_positions=config["max_position_embeddings"],
         norm="rms_norm",
         pre_norm=True,

@@ -34,6 +34,8 @@ def _read_t5_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfi
     activation, gated = choose({"feed_forward_proj": kind}, "feed_forward_proj", ACTIVATIONS), name.startswith("gated-")
     # Two more settings say the same; the original computes with them.
     require_settings(config, {"dense_act_fn": (kind,), "is_gated_act": (gated,)})
+    absent = ("up_bias", "down_bias", "attention_bias", "output_bias", "embedding_norm")
+    none: dict[str, Any] = dict.fromkeys(absent, False)
     return EncoderConfig(
         vocab_size=config["vocab_size"],
         hidden_size=config["d_model"],
@@ -44,7 +46,7 @@ def _read_t5_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfi
         max_positions=config.get("n_positions", LONGEST),
         activation=activation,
         gated=gated,
-        **dict.fromkeys(("up_bias", "down_bias", "attention_bias", "output_bias", "embedding_norm"), False),
+        **none,
         norm="rms_norm",
         norm_eps=config["layer_norm_epsilon"],
         pre_norm=True,

@@ -99,15 +99,17 @@ def test_keys_and_values_go_with_the_last_head_that_reads_them() -> None:
     assert remove_heads(pruned, {2, 3}).config.query_groups == ()  # the first layer's two and the second's one
 
 
-def test_refuses_layers_that_need_each_others_heads() -> None:
-    encoder = draw_weights(Encoder(replace(EVEN, value_residual=((0, 1), (0.5, 0.5), (0.5, 0.5)))))
-    with pytest.raises(UnsupportedModel, match="none can be removed"):
-        remove_heads(encoder, {0})
-
-
-def test_refuses_a_head_that_is_not_there() -> None:
-    with pytest.raises(ValueError, match="no head 8: the network has 8"):
-        remove_heads(draw_weights(Encoder(TINY)), {8})
+@pytest.mark.parametrize(
+    ("change", "removed", "error", "message"),
+    [
+        ({"value_residual": ((0, 1), (0.5, 0.5), (0.5, 0.5))}, 0, UnsupportedModel, "none can be removed"),
+        ({"query_key_layer_norm": True}, 0, UnsupportedModel, "normed over all heads together: none can be removed"),
+        ({}, 12, ValueError, "no head 12: the network has 12"),
+    ],
+)
+def test_refuses_heads_that_cannot_be_removed(change: Any, removed: int, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        remove_heads(draw_weights(Encoder(replace(EVEN, **change))), {removed})
 
 
 def embedded(checkpoint: Checkpoint, encoder: Encoder, texts: tuple[str, ...]) -> np.ndarray:
