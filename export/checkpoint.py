@@ -123,7 +123,7 @@ def read_checkpoint(
     tokenizer, stated, pairs, wording = _read_words(pipeline, described, config, instruction)
     limit = config.max_positions
     longest = min(stated or limit, limit) if max_length is None else max_length
-    is_longer = bool(stated) and limit < stated <= LARGEST  # tokenizers without a limit say 1e30
+    is_longer = stated is not None and limit < stated <= LARGEST  # tokenizers without a limit say 1e30
     files = _hash_rest(folder, pipeline) | hash_adapter(pipeline.transformer, adapter)
     own = described if described.get("model_type") in POLYHEAD.model_types else {}
     return Checkpoint(

@@ -176,8 +176,8 @@ def read_pairs(path: Path) -> Pairs:
         raise SourceError(message) from error
     if len(rows) < FEWEST_PAIRS or len({rating for *_, rating in rows}) < 2:
         raise SourceError(f"{path} holds {len(rows)} pairs: at least {FEWEST_PAIRS} with different ratings are needed")
-    left, right, ratings = zip(*rows, strict=True)
-    return Pairs(left, right, np.array(ratings))
+    lefts, rights, ratings = zip(*rows, strict=True)
+    return Pairs(lefts, rights, np.array(ratings))
 
 
 def tokenize_pairs(pairs: Pairs, tokenizer: Tokenizer, longest: int) -> TokenizedPairs:
