@@ -1,10 +1,8 @@
 """Merges an adapter (LoRA, Hu et al. 2022) into the weights it was trained for: W becomes W + scale * B A.
 
-Two forms are read. jina-embeddings-v3 keeps its adapters among the network's tensors: a weight W is
-`parametrizations.weight.original`; its adapters are in one tensor each of A and B, a task a row. Adapters of embeddings
-are the other way round, A B. `peft` keeps an adapter in a folder of its own, as adapter_config.json and
-adapter_model.safetensors; jina-embeddings-v5 has such folders in `adapters/`. What `peft` may do besides LoRA is
-refused by name.
+jina-embeddings-v3 keeps its adapters among the network's tensors: a weight W is `parametrizations.weight.original`; its
+adapters are in one tensor each of A and B, a task a row. Adapters of embeddings are the other way round, A B. `peft`
+keeps an adapter in a folder of its own; jina-embeddings-v5 has such folders in `adapters/`.
 """
 
 import math
@@ -55,11 +53,7 @@ def hash_adapter(network: Path, name: str | None) -> dict[str, str]:
 
 
 def require_chosen(network: Path, name: str | None) -> None:
-    """Refuses a folder that holds an adapter, or several, if none was named.
-
-    Raises:
-        UnsupportedModel: the message says how to name it.
-    """
+    """Refuses a folder that holds an adapter, or several, if none was named: an UnsupportedModel says how to."""
     if name is not None:
         return
     if (network / ADAPTER).is_file():
@@ -123,9 +117,7 @@ def _change(tensors: Mapping[str, Tensor], module: str, index: int, weight: Tens
 
 def _fitting(module: str, change: Tensor, weight: Tensor) -> Tensor:
     if change.shape != weight.shape:
-        raise UnsupportedModel(
-            f"the adapter of {module} has shape {tuple(change.shape)}, its weight {tuple(weight.shape)}"
-        )
+        raise UnsupportedModel(f"the adapter of {module} has shape {(*change.shape,)}, its weight {(*weight.shape,)}")
     return change
 
 
@@ -157,9 +149,8 @@ def _merge_peft(
 
 def _read_parts(folder: Path, *, allows_pickles: bool) -> dict[str, dict[str, Tensor]]:
     """The tensors of each module, and `transposed` for an embedding."""
-    files = [folder / name for name in ((STORED, PICKLED) if allows_pickles else (STORED,))]
-    file = next((file for file in files if file.is_file()), None)
-    if file is None:
+    file = folder / (PICKLED if allows_pickles and not (folder / STORED).is_file() else STORED)
+    if not file.is_file():
         raise SourceError(f"{folder} holds no {STORED}")
     found: dict[str, dict[str, Tensor]] = {}
     for name, tensor in read_file(file).items():

@@ -1,13 +1,10 @@
-"""Reads a checkpoint: everything an artifact is made from, whole or refused.
-
-It brings together where the files are, what surrounds the network, the family's tables and the tokenizer.
-"""
+"""Reads a checkpoint: everything an artifact is made from, whole or refused."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -102,19 +99,18 @@ def read_checkpoint(
     normalize: bool | None = None,
     compared: bool = False,
 ) -> Checkpoint:
-    """Reads a folder whole.
+    """Reads a folder whole; None leaves a choice to the folder.
 
     Args:
         folder: of the checkpoint.
-        name: name to serve it under; None for the folder's.
-        max_length: the longest text to serve, in tokens; None for what the folder says.
-        task: what to export; None for what the folder is for.
+        name: name to serve it under.
+        max_length: the longest text to serve, in tokens.
+        task: what to export.
         adapter: which of the folder's adapters is merged into the weights, or the folder of one; None for none.
         instruction: what a language model judges documents by; None for the usual one.
         pooling: how tokens become one vector, if the folder does not say; None for the mean.
-        normalize: whether vectors are answered at length 1; None for what the folder says.
-        compared: whether the network is compared with the original later: settings that this version does not know are
-            then let through.
+        normalize: whether vectors are answered at length 1.
+        compared: whether the network is compared with the original later: unknown settings are then let through.
 
     Raises:
         SourceError: a file is missing, malformed, or not the one that was vouched for.
@@ -124,15 +120,17 @@ def read_checkpoint(
     require_chosen(pipeline.transformer, adapter)
     encoder, described, sha256 = _read_network(folder, pipeline, task, adapter, compared=compared)
     config = encoder.config
-    words = _read_words(pipeline, described, config, instruction)
-    stated, limit = words.stated_length or 0, config.max_positions
+    tokenizer, stated, pairs, wording = _read_words(pipeline, described, config, instruction)
+    limit = config.max_positions
+    longest = min(stated or limit, limit) if max_length is None else max_length
+    is_longer = stated is not None and limit < stated <= LARGEST  # tokenizers without a limit say 1e30
     files = _hash_rest(folder, pipeline) | hash_adapter(pipeline.transformer, adapter)
     own = described if described.get("model_type") in POLYHEAD.model_types else {}
     return Checkpoint(
         name=name or folder.id,
         source=Source(id=folder.id, revision=folder.revision, sha256=sha256, adapter=adapter, files=files),
         encoder=encoder,
-        tokenizer=words.tokenizer,
+        tokenizer=tokenizer,
         defaults=Defaults(
             pooling=config.pooling,
             normalize=pipeline.normalize,
@@ -140,11 +138,10 @@ def read_checkpoint(
             default_prompt_name=pipeline.default_prompt_name,
             **_read_lengths(pipeline, normalize),
         ),
-        max_sequence_length=_longest(max_length, words, config),
-        # Longer than the positions reproduced here; tokenizers without a limit say 1e30.
-        stated_length=stated if not max_length and config.positions == "none" and limit < stated <= LARGEST else None,
-        pairs=words.pairs,
-        pair_wording=words.pair_wording,
+        max_sequence_length=_require_room(longest, tokenizer, limit),
+        stated_length=stated if max_length is None and config.positions == "none" and is_longer else None,
+        pairs=pairs,
+        pair_wording=wording,
         further_outputs=read_token_outputs(pipeline, config.hidden_size)
         | read_query_weights(pipeline, config.vocab_size),
         removed=own.get("removed", {}),
@@ -181,19 +178,10 @@ def _read_network(
     return build_encoder(config, {**family.read_state(own, described), **task_state}), described, sha256
 
 
-class Words(NamedTuple):
-    """How texts become tokens, as `Checkpoint` has it; `stated_length` is what the folder says, in tokens, or None."""
-
-    tokenizer: Tokenizer
-    stated_length: int | None
-    pairs: bool = False
-    pair_wording: PairWording | None = None
-
-
 def _read_words(
     pipeline: Pipeline, described: Mapping[str, Any], config: EncoderConfig, instruction: str | None
-) -> Words:
-    """The tokenizer, and how it reads pairs."""
+) -> tuple[Tokenizer, int | None, bool, PairWording | None]:
+    """The tokenizer, the longest text that the folder states, whether pairs are taken, and the words around them."""
     network, stated, is_classifier = pipeline.transformer, pipeline.max_sequence_length, config.task == "classification"
     if pipeline.is_table:
         tokenizer = plain_tokenizer(network)
@@ -205,7 +193,7 @@ def _read_words(
         question = yes_no.question_of_folder(yes_no.question_of(described), pipeline, tokenizer, instruction)
         tokenizer, wording, longest = yes_no.word_pairs(question, tokenizer, instruction)
         stated = min(stated or longest, longest)
-        return Words(_with_known_ids(tokenizer, config), stated, pairs=True, pair_wording=wording)
+        return _with_known_ids(tokenizer, config), stated, True, wording
     if instruction is not None:
         raise UnsupportedModel("an instruction is for language models that judge pairs of texts: this is none")
     pairs = False
@@ -217,7 +205,7 @@ def _read_words(
             if fewer and not config.causal:
                 raise UnsupportedModel("the tokenizer ends texts with the padding token, which the classifier skips")
             stated = stated and stated - fewer
-    return Words(_with_known_ids(tokenizer, config), stated, pairs=pairs)
+    return _with_known_ids(tokenizer, config), stated, pairs, None
 
 
 def _read_lengths(pipeline: Pipeline, normalize: bool | None) -> dict[str, Any]:
@@ -251,9 +239,7 @@ def _hash_rest(folder: Folder, pipeline: Pipeline) -> dict[str, str]:
     What was saved with an adapter that lies elsewhere has a path in the adapter's folder, behind `adapter/`.
     """
     modules, whole = list(pipeline.modules.values()), folder.path
-    places = {
-        place for place in (whole, pipeline.folder, pipeline.transformer, *modules) if place.is_dir()
-    }  # the hub keeps no empty ones
+    places = {place for place in (whole, pipeline.folder, pipeline.transformer, *modules) if place.is_dir()}
     found = {path for place in places for path in place.glob("*.json")}
     if folder.allows_pickles:
         found |= {place / name for place in places for name in pickled_weights(path.name for path in place.iterdir())}
@@ -268,11 +254,7 @@ def _hash_rest(folder: Folder, pipeline: Pipeline) -> dict[str, str]:
 
 
 def require_embedding(checkpoint: Checkpoint, purpose: str) -> None:
-    """Refuses another task than an embedding if embeddings are measured.
-
-    Raises:
-        UnsupportedModel: names the task.
-    """
+    """Refuses another task than an embedding if embeddings are measured: an UnsupportedModel names the task."""
     if (task := checkpoint.encoder.config.task) != "embedding":
         raise UnsupportedModel(
             f"{checkpoint.name} is for task {task}, and {purpose} by embeddings: name an embedding model"
@@ -307,14 +289,12 @@ def _describe(folder: Path) -> dict[str, Any]:
     return text_settings(read_json(folder / "config.json"))
 
 
-def _longest(wanted: int | None, words: Words, config: EncoderConfig) -> int:
+def _require_room(longest: int, tokenizer: Tokenizer, limit: int) -> int:
     """The longest text to serve, in tokens: room for the special ones and one more, and at most positions."""
-    shortest = words.tokenizer.num_special_tokens_to_add(is_pair=False) + 1
-    if wanted is None:
-        wanted = min(words.stated_length or config.max_positions, config.max_positions)
-    if not shortest <= wanted <= config.max_positions:
-        raise SourceError(f"a longest text of {wanted} tokens: expected {shortest} to {config.max_positions}")
-    return wanted
+    shortest = tokenizer.num_special_tokens_to_add(is_pair=False) + 1
+    if not shortest <= longest <= limit:
+        raise SourceError(f"a longest text of {longest} tokens: expected {shortest} to {limit}")
+    return longest
 
 
 def build_encoder(config: EncoderConfig, state: Mapping[str, Tensor]) -> Encoder:

@@ -101,17 +101,13 @@ def run_command(
 ) -> int:
     """Runs a command and returns its exit code.
 
-    Args:
-        command: what to run.
-        name: for messages.
-        left_behind: says what an interrupted command left behind, for messages.
-        flags: the command's own.
-        debug: whether a failure shows its traceback.
+    Messages have the command's name, what an interrupted one left behind, whose flags are the command's own, and with
+    `debug` a failure's traceback.
     """
     try:
         with endings_interrupt():
             command()
-    except Exception as error:  # a full disk, besides, or whatever libraries raise where memory is short
+    except (Exception, KeyboardInterrupt) as error:  # a full disk, besides, or what libraries raise for want of memory
         if is_interruption(error):
             sys.stderr.write(f"{name} interrupted: {left_behind()}\n")
             return INTERRUPTED
@@ -119,7 +115,4 @@ def run_command(
             traceback.print_exc()
         sys.stderr.write(f"{name} failed: {with_flags_placed(one_line(error), flags)}\n")
         return FAILED
-    except KeyboardInterrupt:
-        sys.stderr.write(f"{name} interrupted: {left_behind()}\n")
-        return INTERRUPTED
     return 0

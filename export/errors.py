@@ -43,7 +43,7 @@ class QualityError(VerificationError):
     """A lower precision costs more than is allowed."""
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Why a command failed, in one line; for an unexpected error also how to see its traceback."""
     said = " ".join(str(error).split())
     if said and isinstance(error, ExportError | OSError):

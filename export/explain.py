@@ -1,7 +1,4 @@
-"""`explain.onnx`: the decomposition of a network as a graph, next to the encoder's graph and on its weights.
-
-Its large tensors are no copies: they are named as places in the encoder's files, where the same bytes stand.
-"""
+"""`explain.onnx`: the decomposition of a network as a graph, next to the encoder's graph and on its weights."""
 
 import mmap
 from collections.abc import Sequence
@@ -58,17 +55,12 @@ def write_explain_graph(encoder: Encoder, directory: Path) -> dict[str, Any]:
     Raises:
         ParityError: it differs from the PyTorch decomposition.
     """
-    path = directory / EXPLAIN_GRAPH
-    save_beside(trace_explain_graph(encoder), path)
-    return verify_explain_graph(path, encoder)
-
-
-def trace_explain_graph(encoder: Encoder) -> onnx_ir.Model:
-    """The decomposition of one text of any length, for any of its tokens."""
     traced = _Traced(fold_biases(encoder).use("eager")).eval()
     example = explain_inputs(encoder.config, min(5, encoder.config.max_positions), 3)
     sizes = {INPUT_IDS: {1: "sequence"}, SOURCES: {0: "tokens"}, TOKEN_TYPE_IDS: {1: "sequence"}, PLACE: {}}
-    return export_module(traced, example, OUTPUTS, sizes)
+    path = directory / EXPLAIN_GRAPH
+    save_beside(export_module(traced, example, OUTPUTS, sizes), path)
+    return verify_explain_graph(path, encoder)
 
 
 def save_beside(model: onnx_ir.Model, path: Path) -> None:
@@ -132,7 +124,7 @@ def verify_explain_graph(path: Path, encoder: Encoder) -> dict[str, Any]:
         found = session.run(inputs)
         for name, tensor in zip(OUTPUTS, (expected.output, expected.whole, expected.own_shares), strict=True):
             parity.record(name, found[name], tensor.numpy())
-        parity.count(inputs[INPUT_IDS].shape[1])
+        parity.count(tokens)
     figures = {**parity.differences, "cases": parity.cases, "longest": parity.longest}
     return {**figures, "tolerance": TOLERANCE.largest}
 

@@ -56,7 +56,7 @@ def export_artifact(
     explains: bool = True,
     original: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """Writes a verified artifact.
+    """Writes a verified artifact and returns its manifest.
 
     Writes everything into a temporary directory next to the output, and renames it at the very end: a failed or
     interrupted export leaves nothing behind, and a reader never sees half an artifact.
@@ -64,18 +64,14 @@ def export_artifact(
     Args:
         checkpoint: the network and what surrounds it.
         output: directory to make.
-        precision: `fp32`, `fp16`, `bf16` or `int8`.
-        engine: what computes plain answers, `onnxruntime` or `openvino`; None for ONNX Runtime, or OpenVINO for bf16
-            where ONNX Runtime has no CUDA.
+        precision: of the graph.
+        engine: what computes plain answers; None for ONNX Runtime, or OpenVINO for bf16 where that has no CUDA.
         calibration: text for the ranges of int8 and of 8-bit vectors, one a line; None for what ships with the project.
         force: replace an artifact, or an empty directory, that has the output's name.
-        pruning: which heads were removed before, for the manifest (see `export.pruning.driver`); None where none were.
+        pruning: which heads were removed before, for the manifest (`export.pruning.driver`).
         files: what else the artifact holds, contents by name.
         explains: whether to make the graph that explains through the network too, if there can be one.
-        original: what `export.original.compare_with_original` found, for the manifest; None if no one compared.
-
-    Returns:
-        The manifest that was written.
+        original: what `export.original.compare_with_original` found, for the manifest.
 
     Raises:
         OutputExists: the output is there and `force` is not set, or it is no artifact.
@@ -104,9 +100,7 @@ def export_artifact(
 
 
 def require_free(output: Path, *, force: bool) -> None:
-    """Checks, before anything is read, that an artifact can get the output's name.
-
-    Replacing deletes what is there, so `force` covers an artifact and an empty directory, and nothing else.
+    """Checks that an artifact can get the output's name: `force` replaces an artifact or an empty directory alone.
 
     Raises:
         OutputExists: something has the name already and may not be replaced.
@@ -124,11 +118,7 @@ def require_free(output: Path, *, force: bool) -> None:
 
 
 def require_writable(folder: Path) -> None:
-    """Checks that files can be written into a folder, or that it can be made.
-
-    Raises:
-        PermissionError: names what is in the way.
-    """
+    """Checks that files can be written into a folder, or that it can be made; a PermissionError says what hinders."""
     there = next(place for place in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(place))
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise PermissionError(f"{there} is no directory that can be written to: name another place")
@@ -222,7 +212,6 @@ def _make(
 
 
 def _describe(checkpoint: Checkpoint, **made: Any) -> Manifest:
-    """The manifest: what the checkpoint says, and what was made and found out."""
     config, further = checkpoint.encoder.config, checkpoint.further_outputs
     return Manifest(
         model=checkpoint.name,

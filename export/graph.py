@@ -11,7 +11,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir
@@ -65,10 +65,7 @@ def output_names(config: EncoderConfig) -> tuple[str, ...]:
 
 
 def trace(encoder: Encoder) -> onnx_ir.Model:
-    """The encoder as one graph: fused attention in every layer, weights on demand in the local function.
-
-    The encoder is left as it was: folding and tracing happen on a copy.
-    """
+    """The encoder as one graph: fused attention in every layer, weights on demand. The encoder is left as it was."""
     folded = fold_biases(encoder)
     reduce_factors(folded)
     traced = _Traced(folded.use("onnx")).eval()
@@ -78,13 +75,9 @@ def trace(encoder: Encoder) -> onnx_ir.Model:
 def export_module(
     module: nn.Module, example: Inputs, outputs: Sequence[str], sizes: Mapping[str, Mapping[int, str]]
 ) -> onnx_ir.Model:
-    """A module as PyTorch's exporter writes it.
+    """A module in evaluation mode as PyTorch's exporter writes it; inputs and outputs in the graph's order.
 
-    Args:
-        module: in evaluation mode; the inputs are its keyword arguments.
-        example: inputs, in the order that the graph has them.
-        outputs: names, in order.
-        sizes: of each input that there may be, names of the dimensions that differ from call to call.
+    `sizes` has, of each input that there may be, names of the dimensions that differ from call to call.
     """
     with quiet_exporter(), no_collection():
         program = torch.onnx.export(
@@ -98,9 +91,7 @@ def export_module(
             dynamic_shapes={name: dict(sizes[name]) for name in example},
             verbose=False,
         )
-    if program is None:
-        raise RuntimeError("torch.onnx.export returned no program")
-    return program.model
+    return cast(torch.onnx.ONNXProgram, program).model
 
 
 class _Traced(nn.Module):

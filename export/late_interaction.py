@@ -39,16 +39,12 @@ OTHER_SCORES = ("mean_maxsim", "meanmaxsim", "xtr")  # of sentence-transformers;
 
 @dataclass(frozen=True, kw_only=True)
 class LateInteraction:
-    """How queries and documents are read.
+    """How queries and documents are read: prompts by role, the longest ones in tokens.
 
     Attributes:
-        prompts: in front of a text, by `query` and `document`.
         markers: prompts that begin with a token, which the tokenizer must keep whole.
-        query_length: the longest query, or None.
-        document_length: the longest document, or None.
         expansion: of queries, as sentence-transformers' `QueryExpansionConfig`; None for none.
-        skiplist_words: words whose tokens do not count.
-        skiplist_tasks: of which texts.
+        skiplist_words: words whose tokens do not count, in the texts of `skiplist_tasks`.
     """
 
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -92,7 +88,6 @@ def read_late_interaction(around: Mapping[str, Any], settings: Mapping[str, Any]
 
 
 def _older_lengths(older: Mapping[str, Any]) -> dict[str, Any]:
-    """PyLate's settings by the names of sentence-transformers."""
     lengths = {name: older[name] for name in ("query_length", "document_length") if older.get(name) is not None}
     if "query_expansion" in older:
         return {**lengths, "query_expansion": older["query_expansion"]}

@@ -127,11 +127,7 @@ def _is_known(kind: str, folder: Path) -> bool:
 
 
 def require_modules(modules: list[Module], task: Task, path: Path) -> None:
-    """Refuses modules in another order than a task's, or others.
-
-    Raises:
-        UnsupportedModel: names them, and `path`, which lists them.
-    """
+    """Refuses, with an UnsupportedModel, modules in another order than a task's, or others; `path` lists them."""
     kinds, known = [module.kind for module in modules], MODULES[task]
     starts = (["Transformer", "Pooling"], [STATIC_TABLE], [STATIC_TABLE, "Normalize"])
     if kinds[0] not in (*known[:2], STATIC_TABLE) or (task == "embedding" and kinds[:2] not in starts):
@@ -166,11 +162,7 @@ def read_module_files(modules: list[Module], task: Task, *, allows_pickles: bool
 
 
 def read_pooling(folder: Path) -> Pooling:
-    """How tokens become one vector.
-
-    Raises:
-        UnsupportedModel: in a way that is not reproduced.
-    """
+    """How tokens become one vector, or an UnsupportedModel."""
     config = read_json(folder / "config.json")
     flags = [mode for flag, mode in POOLING_FLAGS.items() if config.get(flag)]
     modes = config.get("pooling_mode") or flags or ["mean"]
@@ -203,11 +195,7 @@ def read_dense(folder: Path, features: str, *, allows_pickles: bool = False) -> 
 
 
 def read_torch_class(name: object, known: Mapping[str, Choice]) -> Choice:
-    """What one of torch's classes stands for, such as `torch.nn.modules.activation.Tanh`.
-
-    Raises:
-        UnsupportedModel: another class.
-    """
+    """What one of torch's classes stands for, such as `torch.nn.modules.activation.Tanh`, or an UnsupportedModel."""
     package, _, kind = str(name).rpartition(".")
     if kind not in known or package.partition(".")[0] != "torch":
         raise UnsupportedModel(f"{name} is not supported: {', '.join(known)} of torch are")

@@ -1,15 +1,14 @@
 """`plain.onnx`: the task's output alone, for OpenVINO, which computes graphs with branches wrongly.
 
 It is the artifact's graph without what is computed on demand: the switches are made constants, and ONNX Runtime folds
-the branches away. Layers with a window attend to all keys and hide those outside it, in long texts too. Its large
-tensors are no copies: they are named as places in the encoder's files. What OpenVINO computes from it is compared with
-the encoder over the whole grid, and bf16 on held-out text too.
+the branches away. Layers with a window attend to all keys and hide those outside it, in long texts too.
 """
 
 import importlib.util
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,13 @@ from export.reference import float64_reference
 from export.tasks.definition import Threshold
 from export.tasks.registry import EXPORTS
 from export.texts import HELD_OUT_TEXTS, Inputs, batch_inputs, run_encoder, task_batches
-from export.verify import SEED, Parity, grid, real_parts
+from export.verify import SEED, Outputs, Parity, compare, grid
 from model.artifact import ATTENTION_LAYERS, GRAPH, GRAPH_WEIGHTS, HEAD_GATES, NORM_LAYERS, PLAIN_GRAPH
 from model.attention import FUSED_OP, LOCAL_ATTENTION_OP
 from model.config import EncoderConfig
 from model.config_parts import OUTPUT_NAMES, Precision
 from model.encoder import Encoder
 from model.processor import compile_in_openvino
-from model.tasks import PER_TOKEN
 from model.value_stream import FUNCTIONS_DOMAIN
 
 INSTALL = "pip install 'polyhead[openvino]'"
@@ -51,12 +49,7 @@ def is_installed() -> bool:
 
 
 def require_openvino(precision: Precision) -> None:
-    """Refuses what cannot be made for OpenVINO here.
-
-    Raises:
-        VerificationError: it is not installed.
-        UnsupportedModel: the precision is not one of its artifacts'.
-    """
+    """Refuses what cannot be made for OpenVINO here: an UnsupportedModel, or VerificationError if it is not there."""
     if precision not in ("fp32", "bf16"):
         raise UnsupportedModel(f"--engine openvino takes --precision fp32 or bf16, not {precision}")
     if not is_installed():
@@ -82,11 +75,7 @@ def write_plain_graph(checkpoint: Checkpoint, directory: Path, precision: Precis
 
 
 def plain_graph(path: Path, config: EncoderConfig) -> onnx_ir.Model:
-    """A graph without its switches and what they switch on.
-
-    Raises:
-        UnsupportedModel: a branch stays.
-    """
+    """A graph without its switches and what they switch on; an UnsupportedModel says that a branch stays."""
     model = onnx.load(path, load_external_data=False)
     for node in model.graph.node:
         if (node.domain, node.op_type) == (FUNCTIONS_DOMAIN, LOCAL_ATTENTION_OP):
@@ -156,10 +145,10 @@ class PlainSession:
         self._inputs = {entry.get_any_name() for entry in self._compiled.inputs}
         self._request = self._compiled.create_infer_request()
 
-    def run(self, inputs: Inputs) -> NDArray[np.float32]:
-        """The task's output of a batch."""
+    def run(self, inputs: Inputs) -> Outputs:
+        """The task's output of a batch, by its name."""
         self._request.infer({name: array for name, array in inputs.items() if name in self._inputs})
-        return np.array(self._request.get_tensor(self._output).data)
+        return {self._output: np.array(self._request.get_tensor(self._output).data)}
 
 
 def verify_plain_graph(session: PlainSession, encoder: Encoder) -> dict[str, Any]:
@@ -169,20 +158,13 @@ def verify_plain_graph(session: PlainSession, encoder: Encoder) -> dict[str, Any
         ParityError: a difference is above the tolerance of the precision that OpenVINO computes in.
     """
     config, tolerance = encoder.config, TOLERANCES["bf16" if session.computes_in == "bf16" else "fp32"]
-    parity = Parity(tolerance)
-    output, reference = OUTPUT_NAMES[config.task], float64_reference(encoder).use("sdpa")
-    own = encoder.use("sdpa") if tolerance.rounding else None
+    parity, encoders = Parity(tolerance), [float64_reference(encoder), *([encoder] if tolerance.rounding else [])]
     for case in tqdm(list(grid(config)), desc="verifying in OpenVINO", unit="batch", leave=False):
         inputs = case.inputs(config, np.random.default_rng([SEED, case.sequence, *case.lengths]))
-        found, expected = session.run(inputs), run_encoder(reference, inputs).task_output
-        rounded = None if own is None else run_encoder(own, inputs).task_output
-        for name, real in real_parts(case, config, None):
-            if name == output:
-                own_part = None if rounded is None else rounded[real].numpy()
-                parity.record(output, found[real], expected[real].numpy(), own_part)
+        compare(replace(case, layers=()), session.run, encoders, inputs, parity)
         parity.count(case.sequence)
     parity.judge()
-    figures = {output: parity.differences[output], "cases": parity.cases, "longest": parity.longest}
+    figures = {**parity.differences, "cases": parity.cases, "longest": parity.longest}
     return {**figures, "tolerance": tolerance.largest, "computed_in": session.computes_in, "version": session.version}
 
 
@@ -195,9 +177,9 @@ def _judge(
     rows: tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]] = [], []
     for batch in tqdm(task_batches(HELD_OUT_TEXTS, checkpoint), desc="judging", unit="batch", leave=False):
         inputs = batch_inputs(config, batch)
-        outputs = session.run(inputs), run_encoder(encoder, inputs).task_output.numpy()
+        outputs = session.run(inputs)[OUTPUT_NAMES[config.task]], run_encoder(encoder, inputs).task_output.numpy()
         for kept, found in zip(rows, outputs, strict=True):
-            kept.extend(split_by_text(found, batch.lengths.tolist(), is_per_token=config.task in PER_TOKEN))
+            kept.extend(split_by_text(found, batch.lengths.tolist(), config.task))
     quality = {"texts": len(rows[0]), **EXPORTS[config.task].measure(*rows)}
     require_quality(quality, thresholds, otherwise)
     return quality

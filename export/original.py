@@ -2,8 +2,7 @@
 
 A graph is verified against our own encoder (`export.verify`), which cannot see a setting that the reader of
 config.json overlooked. So `transformers` and `sentence-transformers`, if they are installed (extra `verify`), load the
-checkpoint too, and both sides read the same texts: token ids, the hidden state behind every layer, attention weights,
-and the final answer, prompts included. The libraries' copy is float32 and runs one text at a time.
+checkpoint too, and both sides read the same texts, one at a time in float32.
 """
 
 import logging
@@ -28,6 +27,7 @@ from export.sources import COLBERT_LAYER, read_json
 from export.tasks import yes_no
 from model.config import EncoderConfig
 from model.config_parts import MultiVectorSettings, Task
+from model.encoder import EncoderOutput
 
 LIBRARIES = ("transformers", "sentence-transformers")
 MISSING = "transformers and sentence-transformers are not installed"
@@ -62,8 +62,8 @@ class Original:
     """A checkpoint as the libraries load it.
 
     Attributes:
-        network: the network without the task's layers; None if a table of vectors stands for it.
-        whole: the network with the task's layers; None if it cannot be loaded from these files.
+        network: without the task's layers; None if a table of vectors stands for it.
+        whole: with the task's layers; None if it cannot be loaded from these files.
         tokenizer: the library's; None if there is none.
     """
 
@@ -80,11 +80,7 @@ class Differences:
     figures: dict[str, float] = field(default_factory=dict)
 
     def record(self, kind: str, where: str, found: NDArray[Any], expected: NDArray[Any], text: str) -> None:
-        """Compares one tensor.
-
-        Raises:
-            ParityError: it differs; the message says where first.
-        """
+        """Compares one tensor; a ParityError says where it first differs."""
         if found.shape != expected.shape:
             raise ParityError(f"{where} has shape {found.shape}, the original's has {expected.shape}")
         if not found.size:
@@ -194,16 +190,12 @@ def _load(checkpoint: Checkpoint, folder: Path) -> Original:
         is_t5 = config.model_type == "t5"
         auto = transformers.AutoModelForTextEncoding if is_t5 else transformers.AutoModel
         return Original(auto.from_pretrained(network, config=config, dtype=torch.float32, **eager).eval())
-    inner = _reader(whole).auto_model
+    reader = whole[0].sub_modules["document"][0] if type(whole[0]).__name__ == ROUTER else whole[0]
+    inner = reader.auto_model
     # Without modules.json the library uses the mean, whatever the model's card says.
     answers = task != "embedding" or (folder / "modules.json").is_file() or checkpoint.defaults.pooling == "mean"
     answers = answers and not (task == "multi_vector" and (network / COLBERT_LAYER).is_file())  # it reads no such file
     return Original(inner.base_model if task == "sparse" else inner, whole if answers else None, whole.tokenizer)
-
-
-def _reader(whole: Any) -> Any:
-    """The library's module that runs the network: the first one, or the first on a router's way of documents."""
-    return whole[0].sub_modules["document"][0] if type(whole[0]).__name__ == ROUTER else whole[0]
 
 
 def _inputs(checkpoint: Checkpoint) -> Iterator[tuple[list[int], list[int], str]]:
@@ -346,13 +338,11 @@ def _compare_answers(checkpoint: Checkpoint, original: Original, found: Differen
 def _answer(checkpoint: Checkpoint, ids: list[int], types: list[int]) -> NDArray[Any]:
     encoder = checkpoint.encoder.use("sdpa")
     with torch.inference_mode():
-        output = encoder(torch.tensor([ids]), torch.tensor([len(ids)]), **_types(encoder.config, types))
-    answer: NDArray[Any] = output.task_output[0].numpy()
-    return answer
+        output: EncoderOutput = encoder(torch.tensor([ids]), torch.tensor([len(ids)]), **_types(encoder.config, types))
+    return output.task_output[0].numpy()
 
 
 def _types(config: EncoderConfig, types: list[int]) -> dict[str, Tensor]:
-    """The argument of both sides that only networks with token types have."""
     return {"token_type_ids": torch.tensor([types])} if config.type_vocab_size else {}
 
 

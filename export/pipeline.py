@@ -7,7 +7,7 @@ and nothing that other files of sentence-transformers say. A checkpoint of one t
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, NoReturn, get_args
 
 from export.adapters import find_adapter
 from export.errors import SourceError, UnsupportedModel
@@ -71,7 +71,6 @@ CLASSES: Mapping[Task, str] = {  # of sentence-transformers, which has none for 
     "sparse": "SparseEncoder",
     "multi_vector": "MultiVectorEncoder",
 }
-TASK_NAMES = get_args(Task)
 ARCHITECTURES: Mapping[str, Task] = {  # endings of the class names that `transformers` writes into config.json
     "Model": "embedding",
     "Contriever": "embedding",  # BERT, as its authors' code names it
@@ -91,12 +90,9 @@ OTHER_TASKS = ("classifier.", "qa_outputs.", "score.")  # beginnings of tensor n
 
 
 class Found(NamedTuple):
-    """What a checkpoint says of its task.
+    """What a checkpoint says of its task, None for one that is not done here; `sign` is where that stands.
 
-    Attributes:
-        task: None if it is for something that no task here does.
-        sign: where that stands, for messages.
-        is_stated: whether the checkpoint is whole as this task: its modules are listed, not only its network.
+    It is stated if the checkpoint is whole as this task: its modules are listed, not only its network.
     """
 
     task: Task | None
@@ -151,12 +147,8 @@ def read_pipeline(
 ) -> Pipeline:
     """Reads modules.json and everything it names: the adapter's, where sentence-transformers saved one beside it.
 
-    Args:
-        folder: of the checkpoint.
-        wanted: the task to export; None for the one that the checkpoint is for.
-        pooling: how tokens become one vector, for a folder that does not say; None for the mean.
-        adapter: its name, or its folder; None for none.
-        allows_pickles: whether dense layers are also read from pickles.
+    `wanted` is the task to export, None for the one that the checkpoint is for; `pooling` is for a folder that does not
+    say, None for the mean; `adapter` is a name or a folder. Dense layers may be pickles if these are allowed.
 
     Raises:
         SourceError: a file is missing or no JSON.
@@ -180,7 +172,7 @@ def _read(folder: Path, wanted: Task | None, pooling: Pooling | None, allows_pic
     described = read_json(transformer / "config.json", optional=True)
     around = read_json(folder / PROMPTS, optional=True)
     found = find_task([module.kind for module in modules], described, folder, around)
-    task = choose_task(found, wanted)
+    task = wanted or found.task or _refuse_unknown_task(found.sign)
     values: dict[str, Any] = {"folder": folder, "transformer": transformer, "task": task, "found": found}
     values |= {"allows_pickles": allows_pickles, "is_table": bool(modules) and modules[0].kind == STATIC_TABLE}
     if pooling is not None and (modules or task != "embedding" or described.get("pooling")):
@@ -248,29 +240,16 @@ def find_task(
     return Found(task, f"{folder / 'config.json'} names the architecture {name}", is_stated=False)
 
 
-def choose_task(found: Found, wanted: Task | None) -> Task:
-    """The task to export: the one wanted, or else the checkpoint's.
-
-    Raises:
-        UnsupportedModel: the checkpoint is for a task that is not supported, and none was named.
-    """
-    if wanted is not None:
-        return wanted
-    if found.task is None:
-        judge = "; --task classification exports it as a reranker that says yes or no, if that is what it was made for"
-        raise UnsupportedModel(
-            f"{found.sign}, which is for none of the tasks {', '.join(TASK_NAMES)}: --task embedding exports its "
-            f"encoder without the layers of that architecture{judge if found.sign.endswith('ForCausalLM') else ''}"
-        )
-    return found.task
+def _refuse_unknown_task(sign: str) -> NoReturn:
+    judge = "; --task classification exports it as a reranker that says yes or no, if that is what it was made for"
+    raise UnsupportedModel(
+        f"{sign}, which is for none of the tasks {', '.join(get_args(Task))}: --task embedding exports its encoder "
+        f"without the layers of that architecture{judge if sign.endswith('ForCausalLM') else ''}"
+    )
 
 
 def refuse_other_tasks(found: Found, wanted: Task | None, tensors: Iterable[str]) -> None:
-    """Refuses to leave out the layers of another task unless the task was named.
-
-    Raises:
-        UnsupportedModel: names the tensor, and the options that choose.
-    """
+    """Refuses to leave out the layers of another task unless the task was named."""
     if wanted is not None or found.is_stated or found.task != "embedding":
         return
     if left_out := sorted(name for name in tensors if name.startswith(OTHER_TASKS)):
@@ -290,20 +269,15 @@ def _for_texts(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_transformer_settings(settings: Mapping[str, Any], folder: Path, *, expands: bool = False) -> dict[str, Any]:
     require_settings(settings, REPRODUCED if expands else {**REPRODUCED, **BY_ROLE})
-    _refuse_arguments(settings)
+    for name in ARGUMENTS:  # which sentence-transformers would hand on
+        if changing := sorted(set(settings.get(name) or {}) - HARMLESS_ARGUMENTS):
+            raise UnsupportedModel(f"{name} with {', '.join(changing)} is not supported: config.json and its kin count")
     tokenizer = read_json(folder / "tokenizer_config.json", optional=True)
     length = settings.get("max_seq_length") or tokenizer.get("model_max_length")
     return {
         "max_sequence_length": None if length is None else int(length),  # some files hold it as 512.0 or 1e30
         "do_lower_case": bool(settings.get("do_lower_case")),
     }
-
-
-def _refuse_arguments(settings: Mapping[str, Any]) -> None:
-    """Refuses what sentence-transformers would hand on, and what would change the network, the tokens or the length."""
-    for name in ARGUMENTS:
-        if changing := sorted(set(settings.get(name) or {}) - HARMLESS_ARGUMENTS):
-            raise UnsupportedModel(f"{name} with {', '.join(changing)} is not supported: config.json and its kin count")
 
 
 def _read_prompts(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """Judges a graph on text: how far a lower precision is from float32, and which ranges its vectors have.
 
-A lower precision is judged on text that int8's calibration did not see. Ranges are for callers that ask for vectors in
-8 bits. They are measured on the graph itself, so they are of what is served, whatever its precision, and of vectors of
-length 1 with all their dimensions, which is what the service answers unless a request says otherwise.
+Ranges are for callers that ask for vectors in 8 bits: of what the graph itself gives, at length 1 with all dimensions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +21,7 @@ from export.tasks.vectors import measure_token_outputs
 from export.texts import TEXTS, TextBatch, batch_inputs, run_encoder, text_batches
 from model.analysis.arrays import Float64Array
 from model.artifact import INPUT_IDS, LAST_HIDDEN_STATE, VectorRanges, attentions_name, value_norms_name
-from model.config_parts import OUTPUT_NAMES
+from model.config_parts import OUTPUT_NAMES, Task
 from model.encoder import Encoder, EncoderOutput
 from model.tasks import PER_TOKEN
 
@@ -32,11 +30,7 @@ SMALLEST_LENGTH = 1e-12  # torch.nn.functional.normalize's eps: a vector of 0 st
 
 
 def require_quality(quality: Mapping[str, Any], thresholds: Sequence[Threshold], otherwise: str) -> None:
-    """Holds the figures of a lower precision against thresholds.
-
-    Raises:
-        QualityError: the output is too far from float32's; the message ends with the advice `otherwise`.
-    """
+    """Holds a lower precision's figures against thresholds; a QualityError ends with the advice `otherwise`."""
     figures = {name: value for name, value in quality.items() if isinstance(value, float)}
     if not all(threshold.holds(figures) for threshold in thresholds):
         found = ", ".join(f"{name} {value:.5f}" for name, value in figures.items())
@@ -70,7 +64,7 @@ def measure_quality(
         lengths = batch.lengths.tolist()
         outputs = found[OUTPUT_NAMES[config.task]], expected.task_output.numpy()
         for kept, output in zip(rows, outputs, strict=True):
-            kept.extend(split_by_text(output, lengths, is_per_token=config.task in PER_TOKEN))
+            kept.extend(split_by_text(output, lengths, config.task))
         for layer, weights in enumerate(expected.attentions):
             if config.num_heads[layer] and weights is not None:
                 divergences[layer] += _divergence(found[attentions_name(layer)], weights.numpy(), lengths)
@@ -93,9 +87,9 @@ def measure_quality(
     return {"texts": len(rows[0]), **figures, "attention_kl": divergence}
 
 
-def split_by_text(output: NDArray[np.float32], lengths: list[int], *, is_per_token: bool) -> list[NDArray[np.float32]]:
+def split_by_text(output: NDArray[np.float32], lengths: list[int], task: Task) -> list[NDArray[np.float32]]:
     """An array a text, without the rows of padding if there is a vector a token."""
-    return [row[:length] if is_per_token else row for row, length in zip(output, lengths, strict=True)]
+    return [row[:length] if task in PER_TOKEN else row for row, length in zip(output, lengths, strict=True)]
 
 
 def _norm_sums(found: dict[str, NDArray[np.float32]], expected: EncoderOutput, row: int, length: int) -> Float64Array:
@@ -142,7 +136,7 @@ def measure_ranges(path: Path, checkpoint: Checkpoint, calibration: Path | None 
     for batch in batches:
         output = session.run(batch_inputs(config, batch))[OUTPUT_NAMES[config.task]]
         if config.task in PER_TOKEN:
-            output = np.concatenate(split_by_text(output, batch.lengths.tolist(), is_per_token=True))
+            output = np.concatenate(split_by_text(output, batch.lengths.tolist(), config.task))
         vectors = output / np.maximum(np.linalg.norm(output, axis=1, keepdims=True), np.float32(SMALLEST_LENGTH))
         least.append(vectors.min(axis=0))
         greatest.append(vectors.max(axis=0))

@@ -1,8 +1,7 @@
 """The encoder in float64, which a graph is verified against, and whether there is memory for that.
 
-A whole copy in float64 takes twice the weights' bytes, 4.8 GB of a network of 600 million parameters. A large network
-keeps its float32 weights instead. Each layer is widened when it runs and released afterwards, and of the token
-embeddings only the rows that are looked up. Every float32 is a float64, so both references give the same bits.
+A whole copy in float64 takes twice the weights' bytes, 4.8 GB of a network of 600 million parameters. Each layer of a
+large one is widened when it runs and released afterwards, and of the token embeddings only the rows that are looked up.
 
 Beside the network itself, verifying a large one takes (docs/models.md has what was measured):
 

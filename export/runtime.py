@@ -20,13 +20,7 @@ class Session:
     """One graph, computed as the service computes it, with named inputs and outputs."""
 
     def __init__(self, path: Path, *, optimized: Path | None = None, threads: int = 0) -> None:
-        """Loads a graph.
-
-        Args:
-            path: the ONNX file.
-            optimized: where to write the graph as ONNX Runtime runs it, or None.
-            threads: intra-op threads, 0 for ONNX Runtime's own choice.
-        """
+        """Loads a graph, and writes it `optimized` as ONNX Runtime runs it; 0 threads are ONNX Runtime's own choice."""
         options = onnxruntime.SessionOptions()
         options.log_severity_level = SEVERITY_ERROR
         options.intra_op_num_threads = threads

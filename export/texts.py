@@ -52,13 +52,9 @@ class TokenizedText:
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """Texts of similar length, or pairs of them.
+    """Texts of similar length, or pairs of them: int64 [B, S], right-padded, and [B]; token types None for all 0.
 
-    Attributes:
-        input_ids: int64 [B, S], right-padded.
-        lengths: int64 [B].
-        texts: the texts themselves; none of pairs.
-        token_type_ids: int64 [B, S], None for all 0.
+    `texts` are the texts themselves; none of pairs.
     """
 
     input_ids: Tensor
@@ -105,12 +101,10 @@ def make_pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def text_batches(path: Path, tokenizer: Tokenizer, longest: int, total_heads: int = 0) -> list[TextBatch]:
-    """The texts of a file as the network reads them, cut to `longest` tokens, in batches of similar length.
+    """The texts of a file as the network reads them, cut to `longest` tokens, special ones included, in batches.
 
-    Special tokens count. `total_heads` are those whose attention weights a run over a batch holds in memory.
-
-    Raises:
-        SourceError: as `read_texts` and `tokenize` do, or no text holds a token that the model knows how to read.
+    `total_heads` are those whose attention weights a run over a batch holds in memory. A SourceError is as `read_texts`
+    and `tokenize` raise it, or no text holds a token that the model knows how to read.
     """
     batched = list(batches(tokenize(read_texts(path), tokenizer, longest), total_heads))
     if not batched:
@@ -119,12 +113,9 @@ def text_batches(path: Path, tokenizer: Tokenizer, longest: int, total_heads: in
 
 
 def task_batches(path: Path, checkpoint: "Checkpoint", *, with_weights: bool = False) -> list[TextBatch]:
-    """The texts of a file as a checkpoint's task meets them: pairs where it takes pairs, else texts.
+    """The texts of a file as a checkpoint's task meets them: pairs where it takes pairs, else texts of `text_batches`.
 
     `with_weights` says that runs over the batches hold every layer's attention weights.
-
-    Raises:
-        SourceError: as `text_batches`.
     """
     longest = checkpoint.max_sequence_length
     heads = sum(checkpoint.encoder.config.num_heads) if with_weights else 0
@@ -163,15 +154,12 @@ def _tokenized(place: int, text: str, encoding: Encoding) -> TokenizedText:
 
 def count_tokens(texts: Sequence[TokenizedText]) -> Counter[int]:
     """How often each token id occurs."""
-    counted: Counter[int] = Counter()
-    for text in texts:
-        counted.update(text.ids.tolist())
-    return counted
+    return Counter(token for text in texts for token in text.ids.tolist())
 
 
 def batches(texts: Sequence[TokenizedText], total_heads: int) -> Iterator[TextBatch]:
     """Batches, shortest texts first, bounded in tokens and in the bytes of their attention weights."""
-    yield from map(collate, _bounded(texts, total_heads))
+    return map(collate, _bounded(texts, total_heads))
 
 
 def _bounded(rows: Sequence[Row], total_heads: int) -> Iterator[list[Row]]:
@@ -218,15 +206,10 @@ def graph_inputs(
     token_type_ids: NDArray[np.integer] | None = None,
     seen_lengths: NDArray[np.integer] | None = None,
 ) -> Inputs:
-    """The inputs of one batch, without gates on heads.
+    """The inputs of one batch, int64 [B, S] and [B], without gates on heads.
 
-    Args:
-        config: of the network.
-        input_ids: int64 [B, S].
-        lengths: int64 [B].
-        layers: those whose attention weights and value norms are wanted.
-        token_type_ids: int64 [B, S], for a network that takes them; None for all 0.
-        seen_lengths: int64 [B], for a network that takes them; None for `lengths`.
+    `layers` are those whose attention weights and value norms are wanted. For a network that takes them there are
+    `token_type_ids`, int64 [B, S], None for all 0, and `seen_lengths`, int64 [B], None for `lengths`.
     """
     wanted = np.isin(np.arange(config.num_layers), list(layers))
     inputs: Inputs = {INPUT_IDS: input_ids, LENGTHS: lengths, ATTENTION_LAYERS: wanted, NORM_LAYERS: wanted}

@@ -2,15 +2,10 @@
 
 A stored tokenizer.json carries the truncation and padding of whoever saved it last (128 tokens in all-MiniLM-L6-v2,
 whose limit is 256); the service does both itself. If tokenizer_config.json says otherwise, tokenizer.json is overruled
-as `transformers` overrules it: its classes for BERT and RoBERTa set what they are told, or their defaults, over the
-file.
+as `transformers` overrules it: its classes for BERT and RoBERTa set what they are told, or their defaults, over it.
 
 Of the files that came before tokenizer.json, vocab.txt becomes BERT's WordPiece, and vocab.json with merges.txt
-RoBERTa's byte-level BPE, both as `transformers` puts them together. A sentencepiece.bpe.model holds rules that only
-SentencePiece's own library reads: it is refused, with what to do instead.
-
-A pair of texts is one row: both texts, the family's separators between them, and token types if the network has them
-and the original's tokenizer gives them.
+RoBERTa's byte-level BPE. A sentencepiece.bpe.model holds rules that only SentencePiece's own library reads.
 """
 
 import json
@@ -35,12 +30,10 @@ BYTE_LEVEL_KINDS = ("roberta",)
 UNIGRAM_KINDS = ("xlmroberta", "xlm-roberta", "camembert")
 OVERRULED_WORDPIECE_KINDS = (*WORDPIECE_KINDS, "mpnet", "nomic_bert")
 TWO_SEPARATORS = (*BYTE_LEVEL_KINDS, *UNIGRAM_KINDS, "mpnet")  # classes of `transformers`: <s> A </s></s> B </s>
-ONE_SEPARATOR = WORDPIECE_KINDS  # [CLS] A [SEP] B [SEP]
 GIVE_TYPES = ("bert", "electra", "nomic_bert", "debertav2", "deberta-v2")  # classes whose second text has token type 1
 BERT_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-ROBERTA_TOKENS = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "cls": "<s>", "sep": "</s>"} | {
-    "mask": "<mask>"
-}
+ROBERTA_TOKENS = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+ROBERTA_TOKENS |= {"cls": "<s>", "sep": "</s>"}
 SPECIAL: Mapping[str, Mapping[str, str]] = {  # tokens of a class by role, where tokenizer_config.json does not say
     **dict.fromkeys((*WORDPIECE_KINDS, "nomic_bert"), BERT_TOKENS),
     **dict.fromkeys((*BYTE_LEVEL_KINDS, *UNIGRAM_KINDS), ROBERTA_TOKENS),
@@ -66,20 +59,19 @@ def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:
         UnsupportedModel: it cuts long texts at their beginning, or special tokens in a text.
     """
     path = folder / "tokenizer.json"
+    failure = "the tokenizer's settings are malformed: {!r:.200}"
     try:
         tokenizer = load_tokenizer(path) if path.is_file() else build_tokenizer(folder)
         _refuse_left_truncation(tokenizer, folder)
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer = _overrule(tokenizer, folder) if path.is_file() else tokenizer
+        failure = f"the tokenizer fails on a text such as {RARE!r}: {{}}"
+        tokenizer.encode(RARE)  # some faults show only when a tokenizer meets a text
     except ExportError:
         raise
-    except Exception as error:  # a value of another type, which the Rust side raises bare Exception of
-        raise SourceError(f"{folder}: the tokenizer's settings are malformed: {error!r:.200}") from error
-    try:
-        tokenizer.encode(RARE)  # some faults show only when a tokenizer meets a text
-    except Exception as error:  # the Rust side raises bare Exception
-        raise SourceError(f"{folder}: the tokenizer fails on a text such as {RARE!r}: {error}") from error
+    except Exception as error:  # the Rust side raises bare Exception, of a value of another type too
+        raise SourceError(f"{folder}: {failure.format(error)}") from error
     normalizer = tokenizer.normalizer
     if do_lower_case and not (isinstance(normalizer, BertNormalizer) and normalizer.lowercase):
         tokenizer.normalizer = NormalizerSequence([Lowercase(), *([normalizer] if normalizer else [])])
@@ -101,12 +93,12 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 def _overrule(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     """The tokenizer as its class in `transformers` sets it up."""
-    settings = read_json(folder / "tokenizer_config.json", optional=True)
-    network = read_json(folder / "config.json", optional=True)
+    settings, kind = _read_settings(folder)
     refuse_added_tokens(folder, settings, {token.content for token in tokenizer.get_added_tokens_decoder().values()})
     if settings.get("split_special_tokens"):
         raise UnsupportedModel(f"{folder}: split_special_tokens is not supported: special tokens in a text stay whole")
-    kind = "" if network.get("model_type") in AS_THEY_STAND else tokenizer_kind(settings, network)
+    if read_json(folder / "config.json", optional=True).get("model_type") in AS_THEY_STAND:
+        kind = ""
     if kind in OVERRULED_WORDPIECE_KINDS and isinstance(normalizer := tokenizer.normalizer, BertNormalizer):
         normalizer.lowercase = settings.get("do_lower_case", True)
         normalizer.strip_accents = settings.get("strip_accents")
@@ -181,8 +173,7 @@ def build_tokenizer(folder: Path) -> Tokenizer:
     Raises:
         SourceError: no vocabulary, one of another kind, or one that does not hold what the tokenizer needs.
     """
-    settings = read_json(folder / "tokenizer_config.json", optional=True)
-    kind = tokenizer_kind(settings, read_json(folder / "config.json", optional=True))
+    settings, kind = _read_settings(folder)
     present = {path.name for path in folder.iterdir()}
     if kind in WORDPIECE_KINDS and present.issuperset(WORDPIECE):
         tokenizer, special = _wordpiece(folder, settings)
@@ -199,11 +190,16 @@ def build_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_kind(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """`bert` of BertTokenizer or BertTokenizerFast, where either file names a class; else the network's own type."""
+def _read_settings(folder: Path) -> tuple[dict[str, Any], str]:
+    """tokenizer_config.json, and the kind of tokenizer.
+
+    That is `bert` of BertTokenizer or BertTokenizerFast, where a file names a class; else the network's own type.
+    """
+    settings = read_json(folder / "tokenizer_config.json", optional=True)
+    config = read_json(folder / "config.json", optional=True)
     named = settings.get("tokenizer_class") or config.get("tokenizer_class") or ""
     name = str(named).removesuffix("Fast").removesuffix("Tokenizer")
-    return name.lower() or str(config.get("model_type"))
+    return settings, name.lower() or str(config.get("model_type"))
 
 
 def _wordpiece(folder: Path, settings: Mapping[str, Any]) -> tuple[Tokenizer, list[AddedToken]]:
@@ -260,11 +256,7 @@ def _special_tokens(
 
 
 def refuse_added_tokens(folder: Path, settings: Mapping[str, Any], known: set[str]) -> None:
-    """Refuses words that other files add: `transformers` finds them whole, and the files do not say how.
-
-    Raises:
-        SourceError: names the first.
-    """
+    """Refuses words that other files add: `transformers` finds them whole, and the files do not say how."""
     named = {**read_json(folder / "special_tokens_map.json", optional=True), **settings}
     entries = list((settings.get("added_tokens_decoder") or {}).values())
     for field in ("additional_special_tokens", "extra_special_tokens"):
@@ -282,8 +274,7 @@ def prepare_pairs(tokenizer: Tokenizer, folder: Path, *, has_types: bool) -> tup
     Raises:
         UnsupportedModel: its class in `transformers` makes other pairs.
     """
-    settings = read_json(folder / "tokenizer_config.json", optional=True)
-    kind = tokenizer_kind(settings, read_json(folder / "config.json", optional=True))
+    settings, kind = _read_settings(folder)
     _require_template(tokenizer, kind, folder)
     named = settings.get("model_input_names")
     gives_types = "token_type_ids" in named if isinstance(named, list) else kind in GIVE_TYPES
@@ -316,13 +307,9 @@ def without_trailing(tokenizer: Tokenizer, token_id: int) -> tuple[Tokenizer, in
 def _require_template(tokenizer: Tokenizer, kind: str, folder: Path) -> None:
     """Refuses a pair that is not the single text's special tokens plus the separators of the class."""
     around, found = tokenizer.encode("").tokens, tokenizer.encode("", "").tokens
-    if kind in TWO_SEPARATORS:
-        expected = [*around, around[-1], around[-1]]
-    elif kind in ONE_SEPARATOR:
-        expected = [*around, around[-1]]
-    else:
-        return  # of this class `transformers` takes tokenizer.json as it stands
-    if found != expected:
+    separators = 2 if kind in TWO_SEPARATORS else 1  # [CLS] A [SEP] B [SEP]
+    expected = around + around[-1:] * separators
+    if kind in (*TWO_SEPARATORS, *WORDPIECE_KINDS) and found != expected:  # other classes take tokenizer.json as it is
         raise UnsupportedModel(
             f"{folder}: tokenizer.json puts {' '.join(found) or 'nothing'} around a pair, its class in `transformers` "
             f"{' '.join(expected)}: which is right?"

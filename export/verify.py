@@ -1,12 +1,11 @@
 """Checks an exported graph against the encoder it was made from; a failed verification leaves no artifact.
 
-Three questions: are the inputs and outputs those of the contract, is attention fused in every layer as ONNX Runtime
-runs it, and are the tensors those of the PyTorch encoder over a grid of batch sizes, lengths and paddings: the task's
-output, attention weights, norms of values, and on ragged batches all of them again under random gates on the heads.
+Are the inputs and outputs those of the contract, is attention fused in every layer as ONNX Runtime runs it, and are the
+tensors those of the PyTorch encoder over a grid of batch sizes, lengths and paddings, under random gates too?
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from model.config_parts import OUTPUT_NAMES
 from model.encoder import Encoder, EncoderOutput
 from model.tasks import PER_TOKEN
 
+Outputs = dict[str, NDArray[np.float32]]
 GATED = "gated"  # prefix of outputs under gates
 FAR_ABOVE = 10  # times the tolerance: more than rounding explains, so the rest of the grid is skipped
 
@@ -82,13 +82,7 @@ class Parity:
         expected: NDArray[np.float64],
         rounded: NDArray[np.float32] | None = None,
     ) -> None:
-        """Compares one tensor.
-
-        Args:
-            name: of the output.
-            found: the graph's.
-            expected: the reference.
-            rounded: PyTorch's in the encoder's own precision, for `Tolerance.rounding`.
+        """Compares an output's tensor; `rounded` is PyTorch's in the encoder's own precision, for `Tolerance.rounding`.
 
         Raises:
             ParityError: another shape, a value on either side that is not finite, or a difference above the tolerance;
@@ -164,12 +158,9 @@ LONGEST = 2048  # tokens a row; longer ones are not compared
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One batch of the grid: `lengths [B]` of real tokens in rows of `sequence` tokens.
+    """One batch of the grid: `lengths [B]` of real tokens in rows of `sequence` tokens, padding included.
 
-    Attributes:
-        lengths: real tokens of each row.
-        sequence: tokens of each row, padding included.
-        layers: whose weights and value norms are compared too.
+    The weights and value norms of `layers` are compared too.
     """
 
     lengths: tuple[int, ...]
@@ -184,11 +175,6 @@ class Case:
         lengths = np.array(self.lengths)
         seen = generator.integers(1, lengths + 1) if config.has_unseen_tokens else None
         return graph_inputs(config, ids, lengths, layers=self.layers, token_type_ids=types, seen_lengths=seen)
-
-    @property
-    def is_gated(self) -> bool:
-        """Whether it is run under gates too: batches of texts that differ."""
-        return len(set(self.lengths)) > 1 and self.sequence <= LONGEST_GATED
 
     def gates(self, config: EncoderConfig, generator: np.random.Generator) -> NDArray[np.float32]:
         """Random gates, a third each of 0, of 1, and between; the last row is all 1."""
@@ -285,39 +271,44 @@ def _check_case(case: Case, session: Session, encoders: Sequence[Encoder], parit
     output = OUTPUT_NAMES[config.task]
     generator = np.random.default_rng([SEED, case.sequence, *case.lengths])
     inputs = case.inputs(config, generator)
-    found = _compare(case, session, encoders, inputs, parity)
+    found = compare(case, session.run, encoders, inputs, parity)
     if case.layers:
         _check_independence(session, inputs, found, config)
-    if case.is_gated:
+    if len(set(case.lengths)) > 1 and case.sequence <= LONGEST_GATED:  # texts that differ
         inputs[HEAD_GATES] = case.gates(config, generator)
-        gated = _compare(case, session, encoders, inputs, parity, prefix=f"{GATED}.")
+        gated = compare(case, session.run, encoders, inputs, parity, prefix=f"{GATED}.")
         if not np.array_equal(gated[output][-1], found[output][-1]):
             raise ParityError(f"{output} of a text whose gates are all 1 changes with the gates of its batch mates")
     parity.count(case.sequence)
 
 
-def _compare(
+def compare(
     case: Case,
-    session: Session,
+    run: Callable[[Inputs], Outputs],
     encoders: Sequence[Encoder],
     inputs: Inputs,
     parity: Parity,
     *,
     prefix: str = "",
-) -> dict[str, NDArray[np.float32]]:
-    """The graph's outputs, each compared on its real tokens with the reference's and the second encoder's."""
+) -> Outputs:
+    """What a graph gives, each output compared on its real tokens with the reference's and the second encoder's.
+
+    Raises:
+        ParityError: as `Parity.record`.
+    """
     config = encoders[0].config
-    found = session.run(inputs)
+    found = run(inputs)
     outputs = [run_encoder(encoder.use("sdpa").use("eager", case.layers), inputs) for encoder in encoders]
     expected, *own = (_by_name(output, config) for output in outputs)
-    for name, real in real_parts(case, config, outputs[0]):
-        rounded = own[0][name][real].numpy() if own else None
-        parity.record(prefix + name, found[name][real], expected[name][real].numpy(), rounded)
+    for name, real in _real_parts(case, config, outputs[0]):
+        if name in found:
+            rounded = own[0][name][real].numpy() if own else None
+            parity.record(prefix + name, found[name][real], expected[name][real].numpy(), rounded)
     return found
 
 
-def real_parts(
-    case: Case, config: EncoderConfig, output: EncoderOutput | None
+def _real_parts(
+    case: Case, config: EncoderConfig, output: EncoderOutput
 ) -> Iterator[tuple[str, tuple[slice | int, ...]]]:
     """Outputs with the parts of them that belong to real tokens; of weights every key, since padding must be 0."""
     per_token = [LAST_HIDDEN_STATE]
@@ -328,14 +319,13 @@ def real_parts(
     for row, length in enumerate(case.lengths):
         for name in per_token:
             yield name, (row, slice(length))
-        for layer, weights in enumerate(output.attentions if output else ()):
+        for layer, weights in enumerate(output.attentions):
             if weights is not None and len(weights):  # else not to be compared, or no heads
                 yield attentions_name(layer), (row, slice(None), slice(length))
                 yield value_norms_name(layer), (row, slice(None), slice(length))
 
 
 def _by_name(output: EncoderOutput, config: EncoderConfig) -> dict[str, Any]:
-    """The encoder's outputs by the graph's names for them."""
     return {
         OUTPUT_NAMES[config.task]: output.task_output,
         LAST_HIDDEN_STATE: output.last_hidden_state,
@@ -344,9 +334,7 @@ def _by_name(output: EncoderOutput, config: EncoderConfig) -> dict[str, Any]:
     }
 
 
-def _check_independence(
-    session: Session, inputs: Inputs, found: dict[str, NDArray[np.float32]], config: EncoderConfig
-) -> None:
+def _check_independence(session: Session, inputs: Inputs, found: Outputs, config: EncoderConfig) -> None:
     """Without attention and norms: the same bits in the task's output, and nothing in what was not asked for."""
     none = np.zeros(config.num_layers, np.bool_)
     without = session.run({**inputs, ATTENTION_LAYERS: none, NORM_LAYERS: none})

@@ -1,7 +1,4 @@
-"""Reads tensors from files of weights, single or sharded, as float32.
-
-It knows files and names; which name means what is a family's business.
-"""
+"""Reads tensors from files of weights, single or sharded, as float32."""
 
 import hashlib
 import json

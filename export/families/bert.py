@@ -16,9 +16,13 @@ from export.families.family import (
     ACTIVATIONS,
     ENCODER,
     ENCODER_ONLY,
+    QKV,
     Family,
     TaskLayers,
     choose,
+    count_layers,
+    dense,
+    dense_said,
     require_settings,
     share_layers,
 )
@@ -62,22 +66,7 @@ BERT_IGNORED = ("pooler.", "cls.", "classifier.", "qa_outputs.", "embeddings.pos
 OUT_PROJ: Mapping[str, str] = {"classifier.dense": "dense", "classifier.out_proj": "output"}  # of ELECTRA and RoBERTa
 
 
-def tanh(_: Mapping[str, Any]) -> dict[str, Any]:
-    """Between a classifier's two layers."""
-    return {"dense_activation": "tanh"}
-
-
-def gelu(_: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, whatever config.json says."""
-    return {"dense_activation": "gelu"}
-
-
-def hidden_act(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The same as between the feed-forward's two layers."""
-    return {"dense_activation": choose(config, "hidden_act", ACTIVATIONS)}
-
-
-BERT_CLASSIFIER = TaskLayers({"pooler.dense": "dense", "classifier": "output"}, tanh)
+BERT_CLASSIFIER = TaskLayers({"pooler.dense": "dense", "classifier": "output"}, dense("tanh"))
 BERT_MASKED_LM = TaskLayers(
     {
         "cls.predictions.transform.dense": "dense",
@@ -85,7 +74,7 @@ BERT_MASKED_LM = TaskLayers(
         "cls.predictions.decoder": "decoder",
         "cls.predictions": "",
     },
-    hidden_act,
+    dense_said("hidden_act"),
 )
 
 
@@ -99,14 +88,11 @@ def read_bert(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     heads = config["num_attention_heads"]
     if config["hidden_size"] % heads:
         raise UnsupportedModel(f"hidden_size {config['hidden_size']} is not a multiple of {heads} heads")
-    layers = config["num_hidden_layers"]
-    require("num_hidden_layers", layers, minimum=1, maximum=MOST_LAYERS)  # before a tuple of that size is made
-    pruned = config.get("pruned_heads") or {}
-    head_size = config["hidden_size"] // heads
+    pruned, head_size = config.get("pruned_heads") or {}, config["hidden_size"] // heads
     return EncoderConfig(
         vocab_size=config["vocab_size"],
         hidden_size=config["hidden_size"],
-        num_heads=tuple(heads - len(pruned.get(str(layer), ())) for layer in range(layers)),
+        num_heads=tuple(heads - len(pruned.get(str(layer), ())) for layer in range(count_layers(config))),
         d_k=head_size,
         d_v=head_size,
         intermediate_size=config["intermediate_size"],
@@ -174,10 +160,9 @@ DISTILBERT = Family(
         *("vocab_transform.", "vocab_layer_norm.", "vocab_projector.", "pre_classifier.", "classifier."),
         "qa_outputs.",
     ),
-    classifier=TaskLayers({"pre_classifier": "dense", "classifier": "output"}, lambda _: {"dense_activation": "relu"}),
+    classifier=TaskLayers({"pre_classifier": "dense", "classifier": "output"}, dense("relu")),
     masked_lm=TaskLayers(
-        {"vocab_transform": "dense", "vocab_layer_norm": "norm", "vocab_projector": "decoder"},
-        lambda config: {"dense_activation": choose(config, "activation", ACTIVATIONS)},
+        {"vocab_transform": "dense", "vocab_layer_norm": "norm", "vocab_projector": "decoder"}, dense_said("activation")
     ),
     read_config=_read_distilbert_config,
 )
@@ -199,14 +184,14 @@ ELECTRA = Family(
         *("discriminator_predictions.", "generator_predictions.", "generator_lm_head.", "classifier.", "qa_outputs."),
         *("sequence_summary.", "embeddings.position_ids"),
     ),
-    classifier=TaskLayers(OUT_PROJ, gelu),
+    classifier=TaskLayers(OUT_PROJ, dense("gelu")),
     masked_lm=TaskLayers(
         {
             "generator_predictions.dense": "dense",
             "generator_predictions.LayerNorm": "norm",
             "generator_lm_head": "decoder",
         },
-        gelu,
+        dense("gelu"),
     ),
     read_config=lambda config, pooling: replace(
         read_bert(config, pooling),
@@ -219,9 +204,7 @@ ALBERT_LAYER = re.compile(r"encoder\.albert_layer_groups\.(\d+)\.albert_layers\.
 ALBERT_NAMES: Mapping[str, str] = {
     **{theirs: ours for theirs, ours in BERT_NAMES.items() if theirs.startswith("embeddings.")},
     "encoder.embedding_hidden_mapping_in": "embeddings.to_hidden",
-    "layers.{}.attention.query": "layers.{}.attention.query",
-    "layers.{}.attention.key": "layers.{}.attention.key",
-    "layers.{}.attention.value": "layers.{}.attention.value",
+    **dict(zip(QKV, QKV, strict=True)),
     "layers.{}.attention.dense": "layers.{}.attention.output",
     "layers.{}.attention.LayerNorm": "layers.{}.attention_norm",
     "layers.{}.ffn": "layers.{}.feed_forward.up",
@@ -251,8 +234,7 @@ def _name_albert_layers(tensors: Mapping[str, Tensor], config: Mapping[str, Any]
 
 def _albert_places(config: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Group of weights and layer within it of each layer of the network."""
-    layers, groups, inner = (config[name] for name in ("num_hidden_layers", "num_hidden_groups", "inner_group_num"))
-    require("num_hidden_layers", layers, minimum=1, maximum=MOST_LAYERS)
+    layers, groups, inner = count_layers(config), config["num_hidden_groups"], config["inner_group_num"]
     require("num_hidden_groups", groups, minimum=1, maximum=layers)
     require("inner_group_num", inner, minimum=1, maximum=MOST_LAYERS // layers)
     return [(int(layer / (layers / groups)), index) for layer in range(layers) for index in range(inner)]
@@ -281,15 +263,10 @@ ALBERT = Family(
     names=ALBERT_NAMES,
     prefixes=("albert.", "model."),
     ignored=("pooler.", "predictions.", "sop_classifier.", "classifier.", "qa_outputs.", "embeddings.position_ids"),
-    classifier=TaskLayers({"pooler": "dense", "classifier": "output"}, tanh),
+    classifier=TaskLayers({"pooler": "dense", "classifier": "output"}, dense("tanh")),
     masked_lm=TaskLayers(
-        {
-            "predictions.dense": "dense",
-            "predictions.LayerNorm": "norm",
-            "predictions.decoder": "decoder",
-            "predictions": "",
-        },
-        hidden_act,
+        {theirs.removeprefix("cls.").replace("transform.", ""): ours for theirs, ours in BERT_MASKED_LM.names.items()},
+        dense_said("hidden_act"),
     ),
     read_config=_read_albert_config,
     prepare=_name_albert_layers,

@@ -19,11 +19,12 @@ from export.families.family import (
     Family,
     TaskLayers,
     choose,
+    count_layers,
+    dense,
     local_layers,
 )
 from export.families.rope import Rope, find_rope
 from model.config import EncoderConfig, Pooling
-from model.config_parts import MOST_LAYERS, require
 
 NAMES: Mapping[str, str] = {
     **{theirs: ours for theirs, ours in TRANSFORMERS_LAYER.items() if theirs.endswith("_proj")},
@@ -72,8 +73,7 @@ def read_decoder(
         hidden_size=config["hidden_size"],
         num_heads=(heads,) * layers,
         num_key_value_heads=() if shared == heads else (shared,) * layers,
-        d_k=head_size,
-        d_v=head_size,
+        **dict.fromkeys(("d_k", "d_v"), head_size),
         intermediate_size=config["intermediate_size"],
         max_positions=config["max_position_embeddings"],
         activation=choose(config, activation, ACTIVATIONS),
@@ -89,18 +89,6 @@ def read_decoder(
         **rope.settings(),
         pooling=pooling,
     )
-
-
-def count_layers(config: Mapping[str, Any]) -> int:
-    """The number of layers, checked before anything of that size is made."""
-    layers: int = config["num_hidden_layers"]
-    require("num_hidden_layers", layers, minimum=1, maximum=MOST_LAYERS)
-    return layers
-
-
-def _read_mistral_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    every = tuple(range(count_layers(config))) if config["sliding_window"] is not None else ()
-    return _windowed(config, pooling, every)
 
 
 def _windowed(config: Mapping[str, Any], pooling: Pooling, near: tuple[int, ...], **settings: Any) -> EncoderConfig:
@@ -131,16 +119,15 @@ QWEN3 = Family(
         "head_dim": 128,
         "is_causal": True,
         "use_sliding_window": False,
-        "sliding_window": None,
         "max_window_layers": 28,
-        "layer_types": None,
+        **dict.fromkeys(("sliding_window", "layer_types")),
     },
     requires=WHOLE_ROTATION,
     names=NAMES,
     prefixes=PREFIXES,
     ignored=("lm_head.", "score."),
-    classifier=TaskLayers({"score": "output"}, lambda _: {"dense_activation": None, "pooling": "last"}),
-    token_classifier=TaskLayers({"score": "output"}, lambda _: {"dense_activation": None}),
+    classifier=TaskLayers({"score": "output"}, dense(None, pooling="last")),
+    token_classifier=TaskLayers({"score": "output"}, dense(None)),
     read_config=lambda config, pooling: _windowed(config, pooling, _qwen_windows(config), query_key_norm=True),
 )
 
@@ -182,12 +169,12 @@ MISTRAL = replace(
         "sliding_window": 4096,
         "is_causal": True,
     },
-    read_config=_read_mistral_config,
+    read_config=lambda config, pooling: _windowed(
+        config, pooling, () if config["sliding_window"] is None else tuple(range(count_layers(config)))
+    ),
 )
 
-
 EUROBERT_POOLINGS: Mapping[str, Pooling] = {"bos": "cls", "mean": "mean"}
-
 
 EUROBERT = Family(
     model_types=("eurobert",),

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from model.config import Activation, EncoderConfig, Pooling
+from model.config_parts import MOST_LAYERS, require
 
 Choice = TypeVar("Choice")
 QKV = ("layers.{}.attention.query", "layers.{}.attention.key", "layers.{}.attention.value")
@@ -43,8 +44,7 @@ class TaskLayers:
     """The layers of `...ForSequenceClassification`, `...ForTokenClassification` or `...ForMaskedLM`.
 
     Attributes:
-        names: module name in the checkpoint -> name of the task's layer (`model.tasks`); empty if the module itself
-            holds the bias.
+        names: module name in the checkpoint -> layer (`model.tasks`); empty if the module itself holds the bias.
         read_settings: from config.json to what the settings of the task have to say about those layers.
     """
 
@@ -52,7 +52,17 @@ class TaskLayers:
     read_settings: Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
-TOKEN_CLASSIFIER = TaskLayers({"classifier": "output"}, lambda _: {"dense_activation": None})  # of most families
+def dense(activation: str | None, **more: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Settings of a task's layers with this activation between them, None for a single layer."""
+    return lambda _: {"dense_activation": activation, **more}
+
+
+def dense_said(name: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """The same, with the activation that a setting of config.json names."""
+    return lambda config: {"dense_activation": choose(config, name, ACTIVATIONS)}
+
+
+TOKEN_CLASSIFIER = TaskLayers({"classifier": "output"}, dense(None))  # of most families
 REQUIRED = ...  # instead of a default: config.json has to say it, or the family's code knows what to do without
 # Settings that change no number of an encoder in evaluation, of any family: names, training, generation, the tokenizer.
 UNREAD = frozenset(
@@ -94,14 +104,11 @@ class Family:
         aliases: other names of settings.
         read_config: the network that config.json describes, with a pooling; raises UnsupportedModel if it is another
             than those built here.
-        names: see `rename`; None if the tensors have the encoder's names already.
-        prefixes: see `rename`.
-        ignored: see `rename`.
+        names: see `rename`, as for `prefixes` and `ignored`; None if the tensors have the encoder's names already.
         prepare: what is done to the checkpoint's tensors before they get their names, given config.json.
         finish: what is done to the encoder's state behind that.
-        classifier: the layers of the family's class for classification; None if it is not reproduced.
-        token_classifier: the layers of its class for labels on tokens; None if it has none.
-        masked_lm: the layers of its class for masked language models.
+        classifier: the layers of the family's class for classification, as `token_classifier` and `masked_lm` of
+            those for labels on tokens and for masked words; None if there is none, or it is not reproduced.
         remote_classes: beginnings of the names of classes, of a model's own code, that compute the same.
         own_setting: a setting that only the model's own code writes, whose layers for tasks are not reproduced.
     """
@@ -170,13 +177,13 @@ def rename(
     prefixes: Sequence[str],
     ignored: Sequence[str],
 ) -> dict[str, Tensor]:
-    """Renames tensors by a table of module names, in which `{}` stands for the layer index.
+    """Renames a checkpoint's tensors by a table of module names, in which `{}` stands for the layer index.
 
     Args:
-        tensors: the checkpoint.
-        names: module name in the checkpoint -> module name in the encoder; or several, whose rows stand one below the
-            other in the checkpoint's tensor, equally many of each.
-        prefixes: prefixes that a checkpoint may carry in front of all names, such as `bert.`.
+        tensors: by the checkpoint's names.
+        names: a module's name there -> its name in the encoder; or several, whose rows stand one below the other in the
+            checkpoint's tensor, equally many of each.
+        prefixes: what a checkpoint may carry in front of all names, such as `bert.`.
         ignored: beginnings of names that have no part in an encoding (heads of the pre-training tasks).
 
     Raises:
@@ -223,10 +230,7 @@ def _ours(module: str, rules: Iterable[tuple[re.Pattern[str], str | tuple[str, .
 
 def strip_prefix(name: str, prefixes: Sequence[str]) -> str:
     """A tensor's or a module's name without the first of the prefixes that it has."""
-    for prefix in prefixes:
-        if name.startswith(prefix):
-            return name.removeprefix(prefix)
-    return name
+    return next((name.removeprefix(prefix) for prefix in prefixes if name.startswith(prefix)), name)
 
 
 def share_layers(state: Mapping[str, Tensor], firsts: Sequence[int]) -> dict[str, Tensor]:
@@ -239,11 +243,7 @@ def share_layers(state: Mapping[str, Tensor], firsts: Sequence[int]) -> dict[str
 
 
 def require_settings(config: Mapping[str, Any], known: Mapping[str, tuple[object, ...]]) -> None:
-    """Refuses values other than those known by name, the first of them where config.json does not say.
-
-    Raises:
-        UnsupportedModel: names the first other value.
-    """
+    """Refuses, with an UnsupportedModel, values other than those known by name; the first holds if none is said."""
     for name, values in known.items():
         if config.get(name, values[0]) not in values:
             supported = ", ".join(repr(value) for value in values)
@@ -251,9 +251,7 @@ def require_settings(config: Mapping[str, Any], known: Mapping[str, tuple[object
 
 
 def refuse_remote_code(config: Mapping[str, Any], reproduced: tuple[str, ...]) -> None:
-    """Refuses a network whose `auto_map` names classes of the model's own code, which is never run.
-
-    Names of classes that the family computes the same as begin as `reproduced`.
+    """Refuses a network whose `auto_map` names classes of the model's own code that do not begin as `reproduced`.
 
     Raises:
         UnsupportedModel: names the first other class.
@@ -265,11 +263,7 @@ def refuse_remote_code(config: Mapping[str, Any], reproduced: tuple[str, ...]) -
 
 
 def require_agreement(said: Mapping[str, Any]) -> None:
-    """Refuses two settings of one meaning, by name, that differ.
-
-    Raises:
-        UnsupportedModel: names both.
-    """
+    """Refuses two settings of one meaning that differ: an UnsupportedModel names both."""
     first, *others = said.values()
     if any(other != first for other in others):
         both = " and ".join(f"{name} {value!r}" for name, value in said.items())
@@ -277,23 +271,21 @@ def require_agreement(said: Mapping[str, Any]) -> None:
 
 
 def choose(config: Mapping[str, Any], name: str, known: Mapping[str, Choice]) -> Choice:
-    """What a setting's value stands for.
-
-    Raises:
-        KeyError: the setting is not there.
-        UnsupportedModel: it has another value than those known.
-    """
+    """What a setting's value stands for; a KeyError if it is not there, an UnsupportedModel if its value is unknown."""
     if config[name] not in known:
         raise UnsupportedModel(f"{name} {config[name]!r}: one of {', '.join(known)} is supported")
     return known[config[name]]
 
 
-def local_layers(kinds: Sequence[str], layers: int) -> tuple[int, ...]:
-    """The layers that `layer_types` says see a window.
+def count_layers(config: Mapping[str, Any], name: str = "num_hidden_layers") -> int:
+    """The number of layers, checked before anything of that size is made."""
+    require(name, config[name], minimum=1, maximum=MOST_LAYERS)
+    layers: int = config[name]
+    return layers
 
-    Raises:
-        UnsupportedModel: it names another kind, or another number of layers.
-    """
+
+def local_layers(kinds: Sequence[str], layers: int) -> tuple[int, ...]:
+    """The layers that `layer_types` says see a window; it may name no other kind, nor number of layers."""
     if len(kinds) != layers or not set(kinds) <= {GLOBAL, LOCAL}:
         raise UnsupportedModel(f"layer_types {kinds}: expected {GLOBAL} or {LOCAL} for each of {layers} layers")
     return tuple(layer for layer, kind in enumerate(kinds) if kind == LOCAL)

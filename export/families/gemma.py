@@ -5,7 +5,7 @@ are stored without their factor sqrt(D), and Gemma 3's norms less 1: both join t
 
 EmbeddingGemma 2 has wider heads in the layers that see the whole text, normed values, scores without a scale, and a
 third part in every layer, which reads a signal made from the token's embedding. It projects tokens before they are
-pooled; a mean, or one of them, may as well be projected itself. Its networks for images and sound are left out.
+pooled; a mean, or one of them, may as well be projected itself.
 """
 
 import math
@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from export.errors import UnsupportedModel
-from export.families.decoder import NAMES, PREFIXES, count_layers, read_decoder
-from export.families.family import GLOBAL, LOCAL, REQUIRED, WHOLE_ROTATION, Family, local_layers
+from export.families.decoder import NAMES, PREFIXES, read_decoder
+from export.families.family import GLOBAL, LOCAL, REQUIRED, WHOLE_ROTATION, Family, count_layers, local_layers
 from export.families.rope import two_ropes
 from model.config import EncoderConfig, Pooling
 from model.config_parts import Projection

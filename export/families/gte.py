@@ -5,12 +5,11 @@ model's own code writes it (model type `new`) or as `transformers` 5 does (`gte`
 
 NomicBERT (nomic-embed-text-v1 and v1.5): rotary positions, SwiGLU, hardly any bias. config.json comes in the words of
 the model's own code (`n_embd`), in those of `transformers` 5 (`hidden_size`), or in both. Frequencies that its code
-rescales for texts longer than it was trained on ("dynamic") are the plain ones up to that length, so such a network is
-read with that length as its longest.
+rescales for texts longer than it was trained on ("dynamic") are the plain ones up to that length, the longest here.
 
-JinaBERT v2 (jina-embeddings-v2-small-en and -base-en): ALiBi in both directions. Its config.json calls it `bert`; what
-tells it apart is its `position_embedding_type`. Its variant jina-bert-v2-qk-post-norm (jina-embeddings-v2-base-code)
-norms queries and keys, and has a third norm a layer; its config.json differs in the name of its code alone.
+JinaBERT v2 (jina-embeddings-v2-small-en and -base-en): ALiBi in both directions. Only its `position_embedding_type`
+tells it from BERT. Its variant jina-bert-v2-qk-post-norm (jina-embeddings-v2-base-code) norms queries and keys, and has
+a third norm a layer; only the name of its code tells it.
 """
 
 from collections.abc import Mapping
@@ -26,7 +25,6 @@ from export.families.bert import (
     BERT_PREFIXES,
     CAUSAL,
     COMMON,
-    gelu,
     read_bert,
 )
 from export.families.family import (
@@ -38,6 +36,7 @@ from export.families.family import (
     Family,
     TaskLayers,
     choose,
+    dense,
     require_agreement,
     require_settings,
 )
@@ -95,8 +94,7 @@ GTE = Family(
         **WHOLE_ROTATION,
         "layer_norm_type": ("layer_norm",),
         "position_embedding_type": ("rope",),
-        "logn_attention_scale": (False,),
-        "logn_attention_clip1": (False,),
+        **dict.fromkeys(("logn_attention_scale", "logn_attention_clip1"), (False,)),
     },
     unread=("pack_qkv", "unpad_inputs", "use_memory_efficient_attention"),
     remote_classes=("New", "Gte"),
@@ -106,7 +104,7 @@ GTE = Family(
     classifier=BERT_CLASSIFIER,
     masked_lm=TaskLayers(
         {"lm_head.dense": "dense", "lm_head.layer_norm": "norm", "lm_head.norm": "norm", "lm_head.decoder": "decoder"},
-        gelu,
+        dense("gelu"),
     ),
     read_config=_read_gte_config,
 )
@@ -140,17 +138,12 @@ NOMIC_BERT_ACTIVATIONS: Mapping[str, str] = {"swiglu": "silu", "geglu": "gelu"}
 NOMIC_BERT_REQUIRES: Mapping[str, tuple[object, ...]] = {
     **CAUSAL,
     **WHOLE_ROTATION,
+    **dict.fromkeys(("prenorm", "parallel_block", "parallel_block_tied_norm", "causal"), (False,)),
+    **dict.fromkeys(("rotary_emb_interleaved", "scale_attn_by_inverse_layer_idx"), (False,)),
+    **dict.fromkeys(("rope_scaling", "rotary_emb_scale_base"), (None,)),
     "position_embedding_type": (None, "absolute"),
-    "rope_scaling": (None,),
-    "prenorm": (False,),
-    "parallel_block": (False,),
-    "parallel_block_tied_norm": (False,),
     "use_rms_norm": (False, None),
-    "causal": (False,),
-    "rotary_emb_interleaved": (False,),
-    "rotary_emb_scale_base": (None,),
     "scale_attn_weights": (True,),
-    "scale_attn_by_inverse_layer_idx": (False,),
     "moe_every_n_layers": (None, 0),
 }
 
@@ -166,8 +159,7 @@ def _read_nomic_bert_config(config: Mapping[str, Any], pooling: Pooling) -> Enco
         d_k=head_size,
         d_v=head_size,
         gated=True,
-        attention_bias=attention_bias,
-        output_bias=attention_bias,
+        **dict.fromkeys(("attention_bias", "output_bias"), attention_bias),
         up_bias=up_bias,
         down_bias=down_bias,
         positions="none",
@@ -180,12 +172,14 @@ def _own_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the model's own code in BERT's words; what that code has no default for must be there."""
     require_settings({"rotary_emb_fraction": 0, **config}, {"rotary_emb_fraction": (1,)})  # 0, absent, for its code
     multiple = config.get("pad_vocab_size_multiple", 1)
+    kind = (config.get("rope_parameters") or {}).get("rope_type")
+    is_dynamic = bool(config.get("rotary_scaling_factor")) or kind == "dynamic"
     return {
         **{name: config[name] for name in NOMIC_BERT_BIASES},  # absent, its code takes them for true
         "hidden_act": choose(config, "activation_function", NOMIC_BERT_ACTIVATIONS),
         "vocab_size": -(-config["vocab_size"] // multiple) * multiple,
         **{ours: config[theirs] for theirs, ours in NOMIC_BERT_OWN.items()},
-        "max_position_embeddings": config["max_trained_positions" if _is_dynamic(config) else "n_positions"],
+        "max_position_embeddings": config["max_trained_positions" if is_dynamic else "n_positions"],
     }
 
 
@@ -202,22 +196,14 @@ def _nomic_bert_read_rope(config: Mapping[str, Any]) -> Rope:
     raise KeyError("rotary_emb_base")
 
 
-def _is_dynamic(config: Mapping[str, Any]) -> bool:
-    return bool(config.get("rotary_scaling_factor")) or (
-        (config.get("rope_parameters") or {}).get("rope_type") == "dynamic"
-    )
-
-
 NOMIC_BERT = Family(
     model_types=("nomic_bert",),
     settings={
         **BERT_WORDS,
-        **dict.fromkeys(NOMIC_BERT_BIASES, REQUIRED),
-        **dict.fromkeys(("activation_function", "n_positions", "pad_vocab_size_multiple"), REQUIRED),
-        **dict.fromkeys(("rotary_emb_base", "rotary_emb_fraction", "max_trained_positions"), REQUIRED),
-        "head_dim": None,
-        "rope_parameters": None,
-        "rotary_scaling_factor": None,
+        **dict.fromkeys((*NOMIC_BERT_BIASES, "activation_function", "n_positions"), REQUIRED),
+        **dict.fromkeys(("pad_vocab_size_multiple", "max_trained_positions"), REQUIRED),
+        **dict.fromkeys(("rotary_emb_base", "rotary_emb_fraction"), REQUIRED),
+        **dict.fromkeys(("head_dim", "rope_parameters", "rotary_scaling_factor")),
     },
     requires=NOMIC_BERT_REQUIRES,
     aliases=NOMIC_BERT_OWN,

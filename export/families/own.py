@@ -2,14 +2,12 @@
 
 Tables of vectors (sentence-transformers' StaticEmbedding: potion, static-retrieval): a text's is its tokens' mean.
 
-A table is a network of one layer without heads that adds 0, so that everything behind it needs nothing of its own. It
-has no attention. Files are sentence-transformers' or model2vec's, in which tokens may share a row and have weights. No
-special tokens are put around a text, and only tokenizer.json says what a token is.
+A table is a network of one layer without heads that adds 0, so that everything behind it needs nothing of its own.
+Files are sentence-transformers' or model2vec's, in which tokens may share a row and have weights. No special tokens are
+put around a text.
 
-The project's own networks are for whoever trains an `Encoder` in another shape than a published family's: heads that
-differ from layer to layer, d_k apart from d_v, a value stream. `model_type` is `polyhead`; everything else in
-config.json has the names of `model.config`, as `EncoderConfig.to_dict` gives them, and the tensors are the encoder's
-state.
+The project's own networks have `model_type` polyhead; everything else in config.json has the names of `model.config`,
+as `EncoderConfig.to_dict` gives them, and the tensors are the encoder's state.
 """
 
 import json
@@ -56,20 +54,18 @@ def _table(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def _read_table(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    settings: dict[str, Any] = {
-        **dict.fromkeys(("d_k", "d_v", "intermediate_size"), 1),
-        **dict.fromkeys(("up_bias", "down_bias", "output_bias", "embedding_norm", "first_attention_norm"), False),
-        "norm": "rms_norm",
-        "pre_norm": True,
-        "positions": "none",
-        "pooling": pooling,
-    }
+    absent = ("up_bias", "down_bias", "output_bias", "embedding_norm", "first_attention_norm")
+    sizes: dict[str, Any] = dict.fromkeys(("d_k", "d_v", "intermediate_size"), 1)
     return EncoderConfig(
         vocab_size=config["vocab_size"],
         hidden_size=config["hidden_size"],
         num_heads=(0,),
+        **(sizes | dict.fromkeys(absent, False)),
         max_positions=config["max_position_embeddings"],
-        **settings,
+        norm="rms_norm",
+        pre_norm=True,
+        positions="none",
+        pooling=pooling,
     )
 
 

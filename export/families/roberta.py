@@ -1,17 +1,15 @@
 """RoBERTa and its kin: BERT's network with positions counted from the one behind the padding's.
 
 RoBERTa, XLM-RoBERTa (multilingual E5, BGE-M3's dense vector) and CamemBERT count positions from `pad_token_id + 1`. The
-rows before that are never read and are left out; a single token type is one row that every token gets, so it joins the
-positions. A `<pad>` written out in a text counts like any other token here (`transformers` gives it the padding's
-position).
+rows before that are never read and are left out. A `<pad>` written out in a text counts like any other token here
+(`transformers` gives it the padding's position).
 
 MPNet (all-mpnet-base-v2) has T5's bucketed relative positions as well, shared by the layers. Its learned positions
-count from 2: rows 0 and 1 are never read and are left out.
+count from 2.
 
-jina-embeddings-v3 has rotary positions instead of learned ones, and adapters. Its own files hold an adapter (LoRA) for
-each of five tasks next to the weights; one of them is merged at export (`export.weights`). config.json comes as the
-model's own code writes it, where only its `position_embedding_type` tells it from XLM-RoBERTa, or as `transformers`
-does (`jina_embeddings_v3`). The single token type joins the tokens.
+jina-embeddings-v3 has rotary positions instead of learned ones, and adapters (`export.adapters`). config.json comes as
+the model's own code writes it, where only its `position_embedding_type` tells it from XLM-RoBERTa, or as `transformers`
+does (`jina_embeddings_v3`).
 
 jina-reranker-v2 is XLM-RoBERTa by other names. Its config.json has no `model_type`; the class of its code tells it.
 """
@@ -22,7 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from export.families.bert import BERT_NAMES, BERT_SETTINGS, CAUSAL, COMMON, OUT_PROJ, gelu, read_bert, tanh
+from export.families.bert import BERT_NAMES, BERT_SETTINGS, CAUSAL, COMMON, OUT_PROJ, read_bert
 from export.families.family import (
     ENCODER,
     ENCODER_ONLY,
@@ -32,14 +30,15 @@ from export.families.family import (
     WHOLE_ROTATION,
     Family,
     TaskLayers,
+    dense,
 )
 from export.families.rope import find_rope
 from model.config import EncoderConfig, Pooling
 
 ROBERTA_PREFIXES = ("roberta.", "model.")
-ROBERTA_CLASSIFIER = TaskLayers(OUT_PROJ, tanh)
+ROBERTA_CLASSIFIER = TaskLayers(OUT_PROJ, dense("tanh"))
 ROBERTA_MASKED_LM = TaskLayers(
-    {"lm_head.dense": "dense", "lm_head.layer_norm": "norm", "lm_head.decoder": "decoder", "lm_head": ""}, gelu
+    {"lm_head.dense": "dense", "lm_head.layer_norm": "norm", "lm_head.decoder": "decoder", "lm_head": ""}, dense("gelu")
 )
 POSITIONS, TYPES, TOKENS = tuple(f"embeddings.{table}.weight" for table in ("position", "token_type", "token"))
 
@@ -50,10 +49,14 @@ def _read_roberta_config(config: Mapping[str, Any], pooling: Pooling) -> Encoder
     return replace(read, max_positions=read.max_positions - config["pad_token_id"] - 1, type_vocab_size=types)
 
 
-def _join_types_with_positions(state: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+def _finish_roberta(state: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
     state[POSITIONS] = state[POSITIONS][config["pad_token_id"] + 1 :].clone()
-    if config["type_vocab_size"] == 1:
-        state[POSITIONS] += state.pop(TYPES)
+    return _join_types(state, POSITIONS) if config["type_vocab_size"] == 1 else state
+
+
+def _join_types(state: dict[str, Tensor], table: str) -> dict[str, Tensor]:
+    """A single token type is a row that every token, or every place, gets."""
+    state[table] = state[table] + state.pop(TYPES)
     return state
 
 
@@ -67,7 +70,7 @@ ROBERTA = Family(
     classifier=ROBERTA_CLASSIFIER,
     masked_lm=ROBERTA_MASKED_LM,
     read_config=_read_roberta_config,
-    finish=_join_types_with_positions,
+    finish=_finish_roberta,
 )
 
 
@@ -136,12 +139,6 @@ def _read_jina_v3_config(config: Mapping[str, Any], pooling: Pooling) -> Encoder
     return replace(read, positions="none", attention_positions="rotary", **rope.settings())
 
 
-def _join_types_with_tokens(state: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    del config
-    state[TOKENS] = state[TOKENS] + state.pop(TYPES)
-    return state
-
-
 JINA_V3 = Family(
     model_types=("jina_embeddings_v3",),
     settings={
@@ -163,7 +160,7 @@ JINA_V3 = Family(
     prefixes=ROBERTA_PREFIXES,
     ignored=("pooler.", "lm_head.", "classifier.", "embeddings.position_ids"),
     read_config=_read_jina_v3_config,
-    finish=_join_types_with_tokens,
+    finish=lambda state, _: _join_types(state, TOKENS),
 )
 
 

@@ -1,4 +1,7 @@
-"""Rotary positions as config.json describes them, in the words of `transformers` before and since release 5."""
+"""Rotary positions as config.json describes them, in the words of `transformers` before and since release 5.
+
+Every reader refuses frequencies of a kind that is not reproduced and settings that contradict each other.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,23 +34,14 @@ class Rope(NamedTuple):
 
 
 def find_rope(config: Mapping[str, Any], base: float | None = None) -> Rope:
-    """The rotary positions of a network with one kind of layers; `base` is what `transformers` takes if none is given.
-
-    Raises:
-        KeyError: config.json says no base.
-        UnsupportedModel: frequencies of a kind that is not reproduced.
-    """
+    """The rotary positions of a network with one kind of layers; `base` is what `transformers` takes otherwise."""
     return read_rope(
         one_entry(config), theta=config.get("rope_theta", base), positions=config["max_position_embeddings"]
     )
 
 
 def one_entry(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What `rope_parameters` says, or in older files `rope_scaling`; empty if neither is there.
-
-    Raises:
-        UnsupportedModel: both are there and differ, or the entry and config.json give different bases.
-    """
+    """What `rope_parameters` says, or in older files `rope_scaling`; empty if neither is there."""
     new, old = config.get("rope_parameters"), config.get("rope_scaling")
     if new and old:
         require_agreement({"rope_parameters": new, "rope_scaling": old})
@@ -70,9 +64,6 @@ def two_ropes(
 
     `said` is the base of each kind of layer, if a setting of its own gives one; `bases` is what `transformers` takes
     otherwise; `scaling` is what files without `rope_parameters` say of global layers.
-
-    Raises:
-        UnsupportedModel: frequencies of a kind that is not reproduced, or two settings that contradict each other.
     """
     parameters = config.get("rope_parameters")
     if parameters is not None and scaling:
@@ -95,9 +86,6 @@ def read_rope(parameters: Mapping[str, Any], *, theta: object = None, positions:
     """Reads one entry of `rope_parameters`, as `transformers` writes it since release 5.
 
     `theta` is the base and `positions`, the longest text, is the original length where the entry does not say.
-
-    Raises:
-        UnsupportedModel: frequencies of a kind that is not reproduced, or a setting that its kind does not have.
     """
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     if unknown := sorted(set(parameters) - choose({"rope_type": kind}, "rope_type", SETTINGS) - ALWAYS):

@@ -5,9 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from export.families.family import ACTIVATIONS, Family, choose, require_settings
+from export.families.family import ACTIVATIONS, Family, choose, count_layers, require_settings
 from model.config import EncoderConfig, Pooling
-from model.config_parts import MOST_LAYERS, require
 
 LONGEST = 512  # tokens it was trained on; its positions are relative, so nothing in the network says
 COPY = "encoder.embed_tokens.weight"  # a copy of shared.weight, which some files hold too
@@ -30,31 +29,27 @@ NAMES: Mapping[str, str] = {
 
 
 def _read_t5_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    layers = config["num_layers"]
-    require("num_layers", layers, minimum=1, maximum=MOST_LAYERS)  # before a tuple of that size is made
     name = config.get("feed_forward_proj", "relu")
     kind = "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-")
     activation, gated = choose({"feed_forward_proj": kind}, "feed_forward_proj", ACTIVATIONS), name.startswith("gated-")
     # Two more settings say the same; the original computes with them.
     require_settings(config, {"dense_act_fn": (kind,), "is_gated_act": (gated,)})
+    absent = ("up_bias", "down_bias", "attention_bias", "output_bias", "embedding_norm")
+    none: dict[str, Any] = dict.fromkeys(absent, False)
     return EncoderConfig(
         vocab_size=config["vocab_size"],
         hidden_size=config["d_model"],
-        num_heads=(config["num_heads"],) * layers,
+        num_heads=(config["num_heads"],) * count_layers(config, "num_layers"),
         d_k=config["d_kv"],
         d_v=config["d_kv"],
         intermediate_size=config["d_ff"],
         max_positions=config.get("n_positions", LONGEST),
         activation=activation,
         gated=gated,
-        up_bias=False,
-        down_bias=False,
-        attention_bias=False,
-        output_bias=False,
+        **none,
         norm="rms_norm",
         norm_eps=config["layer_norm_epsilon"],
         pre_norm=True,
-        embedding_norm=False,
         final_norm=True,
         score_scale=1.0,
         positions="none",
@@ -65,8 +60,7 @@ def _read_t5_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfi
     )
 
 
-def _without_copies(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    del config
+def _without_copies(tensors: Mapping[str, Tensor], _: Mapping[str, Any]) -> dict[str, Tensor]:
     has_shared = any(name.endswith("shared.weight") for name in tensors)
     return {name: tensor for name, tensor in tensors.items() if not (has_shared and name.endswith(COPY))}
 

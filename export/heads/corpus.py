@@ -1,13 +1,8 @@
-"""What the report reads: texts, dependency parses and rated pairs. It does not know tokens, but for pairs.
-
-Texts are a sample of a file with one text a line, read as a stream. Memory holds the sample, never the file: every line
-has the same chance to be in it (reservoir sampling, Vitter 1985, algorithm R).
+"""What the report reads: texts, dependency parses and rated pairs.
 
 Parses are CoNLL-U. A sentence becomes a text and units of its surface: a unit is a word, or all words of one written
 token if their forms do not simply stand side by side ("zum" is "zu" and "dem"). Arcs between units are the cases that
 heads are scored on; arcs to the root, from punctuation, and inside a unit are none.
-
-Rated pairs are a CSV without a header: text, text, rating (the STS benchmark's format).
 """
 
 import csv
@@ -25,24 +20,16 @@ from export.errors import SourceError
 from export.texts import TokenizedText, each_line, tokenize
 from model.analysis.arrays import Float64Array
 from model.analysis.words import Span
-from model.artifact import hash_file
 
 LONGEST_TEXT = 20_000  # characters; encoders read a few thousand at most
-FEWEST_TEXTS = 8  # below this an interval over texts says nothing
+FEWEST_TEXTS = FEWEST_SENTENCES = FEWEST_PAIRS = 8  # below this an interval over them says nothing
+SEED = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """`texts` drawn from a file that holds `seen`, in its order; the hash is of the whole file."""
+def sample_corpus(path: Path, count: int, seed: int = SEED) -> tuple[tuple[str, ...], int]:
+    """Draws at most `count` texts, one a line, in the file's order; returns them and how many the file holds.
 
-    name: str
-    sha256: str
-    seen: int
-    texts: tuple[str, ...]
-
-
-def sample_corpus(path: Path, count: int, seed: int = 0) -> Sample:
-    """Draws at most `count` texts from a file, one a line; empty lines are none.
+    Memory holds the sample, never the file (reservoir sampling, Vitter 1985, algorithm R).
 
     Raises:
         SourceError: the file cannot be read, is no UTF-8, or holds fewer than 8 texts.
@@ -57,10 +44,7 @@ def sample_corpus(path: Path, count: int, seed: int = 0) -> Sample:
         seen += 1
     if seen < FEWEST_TEXTS:
         raise SourceError(f"{path} holds {seen} texts, one a line: at least {FEWEST_TEXTS} are needed")
-    return Sample(path.name, hash_file(path), seen, tuple(text for _, text in sorted(chosen)))
-
-
-FEWEST_SENTENCES = 8
+    return tuple(text for _, text in sorted(chosen)), seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +130,9 @@ def _split(form: str, ids: list[int], tokens: Any) -> Iterator[tuple[str, list[i
         yield form, ids
 
 
-FEWEST_PAIRS = 8
-SEED = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Pairs of texts and how alike people find them; `left[i]`, `right[i]` and `ratings[i]` belong together."""
+    """Pairs of texts, and how alike people find them."""
 
     left: tuple[str, ...]
     right: tuple[str, ...]
@@ -187,8 +167,7 @@ def read_pairs(path: Path) -> Pairs:
     rows: list[tuple[str, str, float]] = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            for row in csv.reader(file, strict=True):
-                left, right, rating = row
+            for left, right, rating in csv.reader(file, strict=True):
                 rows.append((left, right, _rating(rating)))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(f"{path} cannot be read as CSV: {error}") from error
@@ -197,7 +176,8 @@ def read_pairs(path: Path) -> Pairs:
         raise SourceError(message) from error
     if len(rows) < FEWEST_PAIRS or len({rating for *_, rating in rows}) < 2:
         raise SourceError(f"{path} holds {len(rows)} pairs: at least {FEWEST_PAIRS} with different ratings are needed")
-    return Pairs(tuple(row[0] for row in rows), tuple(row[1] for row in rows), np.array([row[2] for row in rows]))
+    lefts, rights, ratings = zip(*rows, strict=True)
+    return Pairs(lefts, rights, np.array(ratings))
 
 
 def tokenize_pairs(pairs: Pairs, tokenizer: Tokenizer, longest: int) -> TokenizedPairs:

@@ -12,12 +12,12 @@ and, where rated pairs of texts are given, two that know what the embeddings are
                     cosine against the rating put on 0 to 1
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
 from tqdm import tqdm
 
@@ -44,46 +44,30 @@ class LayersBelow:
         self._outputs: list[LayerOutput] = []
         with ExitStack() as hooks, torch.inference_mode():
             if self._layers:
-                hooks.callback(self._layers[-1].register_forward_hook(self._keep).remove)
+                keep = self._layers[-1].register_forward_hook(lambda _, __, output: self._outputs.append(output))
+                hooks.callback(keep.remove)
             for batch in batches if self._layers else ():
                 encoder.use("sdpa")(batch.input_ids, batch.lengths)
 
     @contextmanager
     def replayed(self, batch: int) -> Iterator[None]:
         """While this holds, the layers below return their kept outputs of a batch."""
-        if not self._layers:
+        output = self._outputs[batch] if self._layers else None
+        for module in self._layers:
+            module.forward = lambda *_: output  # on this object only, and taken back below
+        try:
             yield
-            return
-        output = self._outputs[batch]
-        with ExitStack() as stack:
+        finally:
             for module in self._layers:
-                stack.enter_context(_replaced(module, lambda *_: output))
-            yield
-
-    def _keep(self, module: nn.Module, inputs: object, output: LayerOutput) -> None:
-        del module, inputs
-        self._outputs.append(output)
-
-
-@contextmanager
-def _replaced(module: nn.Module, forward: Callable[..., LayerOutput]) -> Iterator[None]:
-    module.forward = forward  # on this object only, and taken back below
-    try:
-        yield
-    finally:
-        del module.forward
+                del module.forward
 
 
 def embed(
     encoder: Encoder, texts: Sequence[TokenizedText], gates: Tensor | None = None, below: LayersBelow | None = None
 ) -> Float64Array:
-    """Normalised embeddings [texts, D] in the order given.
+    """Normalised embeddings [texts, D] in the order given, with gates [H], the same for all texts, if there are any.
 
-    Args:
-        encoder: the network.
-        texts: in any order.
-        gates: [H], the same for all texts, or None.
-        below: the layers that need not run, on batches of the same texts; None where all must.
+    `below` are layers that need not run, on batches of the same texts; None where all must.
     """
     places = {text.place: row for row, text in enumerate(texts)}
     found = np.zeros((len(texts), encoder.config.embedding_size))
@@ -176,10 +160,7 @@ def _embed_batch(encoder: Encoder, batch: TextBatch, gates: Tensor) -> Tensor:
 def spearman_loss(similarities: Float64Array, without: Float64Array, ratings: Float64Array) -> Estimate:
     """Points of Spearman lost without each head, with a percentile interval over resampled pairs.
 
-    Args:
-        similarities: [pairs], of the whole network.
-        without: [pairs, H], without each head.
-        ratings: [pairs].
+    Similarities [pairs] are of the whole network, and [pairs, H] without each head; ratings are [pairs].
     """
     together = np.concatenate([similarities[:, np.newaxis], without], axis=1)
     generator = np.random.default_rng(SEED)

@@ -1,7 +1,4 @@
-"""Means over texts with their uncertainty.
-
-Texts are the independent unit: tokens of one text are not, so nothing here counts them as such.
-"""
+"""Means over texts with their uncertainty; tokens of one text are not independent, so nothing counts them as such."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

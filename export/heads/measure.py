@@ -8,33 +8,19 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from export.heads.corpus import Sentence, TokenizedPairs
-from export.heads.importance import (
-    drift,
-    embed,
-    embed_without_each,
-    jacobian,
-    loss_gradient,
-    spearman_loss,
-)
+from export.heads.importance import drift, embed, embed_without_each, jacobian, loss_gradient, spearman_loss
 from export.heads.intervals import Estimate, estimate
 from export.heads.relations import Accuracy, RelationScores
-from export.heads.statistics import (
-    Capture,
-    CorpusStatistics,
-    HeadsOfText,
-    Redundancy,
-    RunningDivergence,
-    describe_redundancy,
-)
+from export.heads.statistics import Capture, CorpusStatistics, HeadsOfText, Redundancy, describe_redundancy
 from export.similarity import pair_cosines
 from export.texts import TokenizedText, batches, count_tokens, tokenize
 from model.analysis.arrays import Float64Array
+from model.analysis.statistics import jensen_shannon
 from model.encoder import Encoder
 from model.initialise import make_untrained
 
 MOST_DIVERGENCE_TEXTS = 256  # pairs of heads times weights: 2,556 pairs a text for 72 heads
 MOST_VARIED_TEXTS = 500  # whose first positions are kept: 72 heads take 14 MB
-Scores = Mapping[str, tuple[Accuracy, Accuracy]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,36 +37,35 @@ class Behaviour:
 def measure_behaviour(encoder: Encoder, texts: Sequence[TokenizedText]) -> Behaviour:
     """Statistics and redundancy of every head over tokenised texts."""
     statistics = CorpusStatistics(count_tokens(texts), causal=encoder.config.causal)
-    divergence, varied = RunningDivergence(), spread(texts, MOST_VARIED_TEXTS)
-    compared = spread(texts, MOST_DIVERGENCE_TEXTS)
+    varied, compared = spread(texts, MOST_VARIED_TEXTS), spread(texts, MOST_DIVERGENCE_TEXTS)
+    heads_altogether = sum(encoder.config.num_heads)
+    divergences, control = np.zeros((2, heads_altogether, heads_altogether))
     for text, heads in each_text(encoder, texts, "statistics"):
         statistics.add(text, heads, keep_corner=text.place in varied)
         if text.place in compared:
-            divergence.add(heads.weights)
-    control, untrained = RunningDivergence(), make_untrained(encoder.config)
+            divergences += jensen_shannon(heads.weights)
+    untrained = make_untrained(encoder.config)
     for _, heads in each_text(untrained, [text for text in texts if text.place in compared], "control"):
-        control.add(heads.weights)
+        control += jensen_shannon(heads.weights)
     return Behaviour(
         texts=len(texts),
         tokens=sum(len(text.ids) for text in texts),
         statistics=statistics.estimates(),
-        redundancy=describe_redundancy(divergence.result(), divergence.texts),
-        control_divergences=control.result(),
+        redundancy=describe_redundancy(divergences / len(compared), len(compared)),
+        control_divergences=control / len(compared),
     )
 
 
 def measure_relations(
     encoder: Encoder, sentences: Sequence[Sentence], tokenizer: Tokenizer, longest: int
-) -> tuple[Scores, Scores]:
+) -> Iterator[Mapping[str, tuple[Accuracy, Accuracy]]]:
     """Accuracies of every head on every relation: of the network, and of the untrained control."""
     texts = tokenize([sentence.text for sentence in sentences], tokenizer, longest)
-    found = []
     for network, name in ((encoder, "relations"), (make_untrained(encoder.config), "relations, control")):
         scores = RelationScores(sentences, sum(encoder.config.num_heads))
         for text, heads in each_text(network, texts, name):
             scores.add(text, heads.weights)
-        found.append(scores.accuracies())
-    return found[0], found[1]
+        yield scores.accuracies()
 
 
 def measure_importance(

@@ -1,7 +1,4 @@
-"""The head report as one HTML page with its plots inside, from the report's JSON alone: no script, nothing loaded.
-
-Plots are inline SVG. Colours are the page's variables, strength is opacity: one drawing serves light and dark.
-"""
+"""The head report as one HTML page with its plots inside as SVG, from the report's JSON: no script, nothing loaded."""
 
 import base64
 import struct
@@ -48,21 +45,14 @@ LISTED = ("normalized_entropy", "distance", "offset_previous", "offset_next", "s
 def render_page(report: Mapping[str, Any]) -> str:
     """One HTML document."""
     title = f"Heads of {escape(report['model'])}"
-    sections = [
-        _head(report, title),
-        _roles(report),
-        _statistics(report),
-        _importance(report),
-        _redundancy(report),
-        _relations(report),
-        _all_heads(report),
-    ]
+    parts = (_roles, _statistics, _importance, _redundancy, _relations, _all_heads)
+    sections = [_head(report, title), *filter(None, (part(report) for part in parts))]
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
         f"<style>\n{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(section for section in sections if section)
+        + "\n".join(sections)
         + "\n</main>\n</body>\n</html>\n"
     )
 
@@ -244,14 +234,7 @@ OfHead = Callable[[Mapping[str, Any]], str]
 
 
 def head_map(report: Mapping[str, Any], label: str, cell: OfHead, title: OfHead) -> str:
-    """A layer a row, a head a column.
-
-    Args:
-        report: whose heads are drawn.
-        label: what it shows, for those who do not see it.
-        cell: the attributes of a head's cell.
-        title: what a pointer that rests on it is told.
-    """
+    """A layer a row, a head a column, with attributes of its cell and what a pointer that rests on it is told."""
     layers, columns = len(report["num_heads"]), max(report["num_heads"], default=0)
     step, size = 1 if columns <= 12 else 2 if columns <= 24 else 4, CELL - 2
     parts = [

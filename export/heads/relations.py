@@ -1,11 +1,7 @@
 """How well each head points along the arcs of a treebank, against a rule without a head and an untrained network.
 
-For every relation, direction and head: the share of dependents whose head word it predicts (`predict_heads`), between
-words: weights summed over a word's key tokens, averaged over its query tokens. Beside it the best fixed offset for the
-relation, chosen on the same cases, and the best head of a network of the same architecture, randomly initialised.
-
-A head follows a relation where it beats the best offset by 10 points (Voita et al. 2019) with p < 0.05, one-sided over
-sentences and adjusted for all relations, directions and heads together, and its interval lies above that of the
+A head follows a relation where it beats the best fixed offset by 10 points (Voita et al. 2019) with p < 0.05, one-sided
+over sentences and adjusted for all relations, directions and heads together, and its interval lies above that of the
 untrained network's best head. Cases of one sentence are not independent: tests and intervals count sentences.
 
 What a head may be called (`RULES`), by rules that can fail: a threshold passed with significance, or no name. A rule
@@ -19,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
-from export.heads.corpus import Arc, Sentence
+from export.heads.corpus import Sentence
 from export.heads.intervals import Estimate, holm, p_above, wilson
 from export.texts import TokenizedText
 from model.analysis.arrays import Float32Array, Float64Array
@@ -81,15 +76,9 @@ def find_roles(estimates: Mapping[str, Estimate], heads: int) -> list[list[Evide
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Scores of one relation.
+    """Scores of one relation: dependents, sentences that hold one, and [2, H] by direction and head right predictions.
 
-    Attributes:
-        cases: dependents.
-        sentences: that hold one.
-        hits: [2, H] right predictions, by direction and head.
-        low: [2, H], lower end of the share's 95 % interval.
-        high: [2, H].
-        p: [2, H], one-sided, that the head is not above the baseline; not yet adjusted.
+    Bounds are of the share's 95 % interval; p is one-sided, that the head is not above the baseline, not yet adjusted.
     """
 
     cases: int
@@ -120,25 +109,20 @@ class _Sums:
         self.above_squared += (hits - baseline_hits) ** 2
 
     def accuracy(self) -> Accuracy:
-        """Share, interval and test over the sentences taken."""
-        share = self.hits / self.cases
+        """Share, interval and test over the sentences taken; p as `p_above` has it, of hits less the baseline's."""
+        n, share = self.sentences, self.hits / self.cases
         # Variance of a ratio of sums over sentences (Cochran 1977, equation 2.39 without finite correction).
         residual = self.hits_squared - 2 * share * self.hits_cases + share**2 * self.cases_squared
         independent = share * (1 - share) * self.cases
-        clustered = residual * self.sentences / max(self.sentences - 1, 1)
+        clustered = residual * n / max(n - 1, 1)
         effect = np.where(independent > 0, clustered / np.where(independent > 0, independent, 1.0), 1.0)
         low, high = wilson(self.hits, self.cases, effect)
-        return Accuracy(self.cases, self.sentences, self.hits, low, high, self._p())
-
-    def _p(self) -> Float64Array:
-        """Student's t over sentences of hits minus the baseline's; a sign test where all sentences agree."""
-        n = self.sentences
         mean = self.above / n
         variance = np.maximum(self.above_squared / n - mean**2, 0.0)
-        varies = variance > 1e-12
+        varies = (variance > 1e-12) & (n > 1)
         t = mean / np.sqrt(np.where(varies, variance, 1.0) / max(n - 1, 1))
-        p: Float64Array = np.where(varies & (n > 1), stats.t.sf(t, max(n - 1, 1)), np.where(mean > 0, 0.5**n, 1.0))
-        return p
+        p = np.where(varies, stats.t.sf(t, max(n - 1, 1)), np.where(mean > 0, 0.5**n, 1.0))
+        return Accuracy(self.cases, n, self.hits, low, high, p)
 
 
 class RelationScores:
@@ -165,9 +149,6 @@ class RelationScores:
             return
         candidates = np.array([unit >= 0 for unit in unit_of_word])
         predicted = predict_heads(to_words(weights, words), candidates)  # [2, H, W]
-        self._score(arcs, word_of, predicted)
-
-    def _score(self, arcs: list[Arc], word_of: dict[int, int], predicted: NDArray[np.integer]) -> None:
         for relation in {arc.relation for arc in arcs}:
             chosen = [arc for arc in arcs if arc.relation == relation]
             dependents = [word_of[arc.dependent] for arc in chosen]

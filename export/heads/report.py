@@ -1,7 +1,4 @@
-"""The report as JSON: `heads.json` of an artifact. `docs/heads.md` describes every field.
-
-Files are read before networks run, so that a mistake in one is found early. `heads.html` is the same for people.
-"""
+"""The report as JSON, `heads.json` of an artifact, and `heads.html` for people; docs/heads.md has every field."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -27,7 +24,7 @@ from export.heads.corpus import (
     tokenize_pairs,
 )
 from export.heads.intervals import LEVEL, Estimate, holm
-from export.heads.measure import Behaviour, Scores, measure_behaviour, measure_importance, measure_relations, spread
+from export.heads.measure import Behaviour, measure_behaviour, measure_importance, measure_relations, spread
 from export.heads.page import render_page
 from export.heads.relations import FEWEST_CASES, SIGNIFICANCE, SYNTACTIC, UNLABELLED, Accuracy, find_roles
 from export.heads.statistics import ALIKE, mean_divergences
@@ -69,6 +66,7 @@ def make_report(
     encoder, longest = checkpoint.encoder, min(max_tokens, checkpoint.max_sequence_length)
     if not sum(encoder.config.num_heads):
         raise SourceError(f"{checkpoint.name} has no heads left to report on")
+    # Files are read before networks run, so that a mistake in one is found early.
     drawn, texts = _draw_texts(checkpoint, corpus, most_texts, longest)
     parses = read_parses(parsed, sentences) if parsed else None
     pairs = _choose_pairs(checkpoint, rated, importance_texts, longest) if rated else None
@@ -76,25 +74,20 @@ def make_report(
     weighed = [text for text in texts if text.place in chosen]
     behaviour, config = measure_behaviour(encoder, texts), encoder.config
     importance = {**measure_importance(encoder, weighed, pairs), "output_norm": behaviour.statistics["output_norm"]}
-    followed, relations = _followed_relations(checkpoint, parsed, parses, longest)
+    followed, relations = _relations(checkpoint, parsed, parses, longest)
     return {
         "schema_version": SCHEMA_VERSION,
         "model": checkpoint.name,
         "source": asdict(checkpoint.source),
         "num_heads": list(config.num_heads),
         "pruned": pruned,
-        "corpus": {
-            **drawn,
-            "texts": behaviour.texts,
-            "tokens": behaviour.tokens,
-            "max_tokens": longest,
-        },
+        "corpus": {**drawn, "texts": behaviour.texts, "tokens": behaviour.tokens, "max_tokens": longest},
         "confidence_level": LEVEL,
         "significance": SIGNIFICANCE,
         "heads": _heads(config, behaviour, importance, followed),
         "importance": {
             "texts": len(pairs.texts) if pairs else len(weighed),
-            "pairs": _describe(rated, pairs=len(pairs.left)) if rated and pairs else None,
+            "pairs": {**_describe(rated), "pairs": len(pairs.left)} if rated and pairs else None,
             "agreement": _agreement(importance),
         },
         "redundancy": _redundancy(behaviour, config),
@@ -106,26 +99,25 @@ def _draw_texts(
     checkpoint: Checkpoint, corpus: Path, most: int, longest: int
 ) -> tuple[dict[str, Any], list[TokenizedText]]:
     """What the report says of the file, and the texts drawn from it."""
-    sample = sample_corpus(corpus, most)
-    texts = tokenize(sample.texts, checkpoint.tokenizer, longest)
+    drawn, seen = sample_corpus(corpus, most)
+    texts = tokenize(drawn, checkpoint.tokenizer, longest)
     if len(texts) < FEWEST_TEXTS:
         raise SourceError(
-            f"{corpus}: {len(texts)} of {len(sample.texts)} texts drawn hold a token that the model can read; "
+            f"{corpus}: {len(texts)} of {len(drawn)} texts drawn hold a token that the model can read; "
             f"at least {FEWEST_TEXTS} are needed (--texts)"
         )
-    return {"name": sample.name, "sha256": sample.sha256, "texts_in_file": sample.seen}, texts
+    return {**_describe(corpus), "texts_in_file": seen}, texts
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    return {"name": path.name, "sha256": hash_file(path)}
 
 
 def _choose_pairs(checkpoint: Checkpoint, path: Path, most: int, longest: int) -> TokenizedPairs:
-    """Pairs drawn from the whole file."""
     pairs = read_pairs(path)
     places = sorted(shuffle_places(len(pairs.left))[:most])
     chosen = tokenize_pairs(pairs.choose(places), checkpoint.tokenizer, longest)
     return require_ratings(chosen, path, "to measure importance on")
-
-
-def _describe(path: Path, **counts: int) -> dict[str, Any]:
-    return {"name": path.name, "sha256": hash_file(path), **counts}
 
 
 def rounded(value: float) -> float | None:
@@ -206,23 +198,14 @@ def _redundancy(behaviour: Behaviour, config: EncoderConfig) -> dict[str, Any]:
     }
 
 
-def _followed_relations(
+def _relations(
     checkpoint: Checkpoint, path: Path | None, parses: Sequence[Sentence] | None, longest: int
 ) -> tuple[dict[int, list[dict[str, Any]]], dict[str, Any] | None]:
     """What each head follows, and the report's part on relations; neither if there are no parses."""
     if path is None or not parses:
         return {}, None
-    encoder = checkpoint.encoder
-    followed, table = _relations(measure_relations(encoder, parses, checkpoint.tokenizer, longest), encoder.config)
-    arcs = sum(len(sentence.arcs) for sentence in parses)
-    return followed, {**_describe(path, sentences=len(parses), arcs=arcs), **table}
-
-
-def _relations(
-    scores: tuple[Scores, Scores], config: EncoderConfig
-) -> tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]:
-    """What each head follows, and the table of relations."""
-    trained, control = scores
+    config = checkpoint.encoder.config
+    trained, control = measure_relations(checkpoint.encoder, parses, checkpoint.tokenizer, longest)
     tested = [name for name, (accuracy, _) in trained.items() if accuracy.cases >= FEWEST_CASES]
     adjusted = holm(np.stack([trained[name][0].p for name in tested])) if tested else np.zeros((0, 2, 0))
     p_of = dict(zip(tested, adjusted, strict=True))
@@ -252,7 +235,8 @@ def _relations(
         for row, head in np.argwhere(beats):
             found = {"relation": name, "direction": DIRECTIONS[row], **_share(accuracy, (row, head))}
             followed.setdefault(int(head), []).append({**found, "p": rounded(float(p[row, head]))})
-    return followed, {"tested": len(tested), "relations": rows}
+    counts = {"sentences": len(parses), "arcs": sum(len(sentence.arcs) for sentence in parses), "tested": len(tested)}
+    return followed, {**_describe(path), **counts, "relations": rows}
 
 
 def _best(accuracy: Accuracy, config: EncoderConfig, p: Float64Array | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ Jensen-Shannon divergence of every two heads, with a tree and a map made of it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import cast
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
 from scipy.spatial.distance import squareform
-from torch import Tensor, nn
+from torch import Tensor
 
 from export.heads.intervals import Estimate, estimate
 from export.similarity import rank_correlations
@@ -31,7 +31,6 @@ from model.analysis.reductions import classical_scaling
 from model.analysis.statistics import (
     STATISTICS,
     head_statistics,
-    jensen_shannon,
     offset_rate,
     rare_token,
     sink,
@@ -50,13 +49,10 @@ ALIKE = 0.05  # nats, 7 % of ln 2: groups of heads whose mean divergence stays b
 
 @dataclass(frozen=True, slots=True)
 class HeadsOfText:
-    """All heads of a network on one text, layer after layer in one axis of H heads altogether.
+    """All heads of a network on one text, layer after layer in one axis of H heads altogether: weights [H, n, n].
 
-    Attributes:
-        weights: [H, n, n].
-        output_norms: [H, n], length of what each head adds to each token, ||context_h W_O,h||.
-        value_norms: [H, n], length of what each token would add if a head looked at nothing else, ||v_h W_O,h||; before
-            the output gate, where the network has one.
+    `output_norms` [H, n] are lengths of what each head adds to each token, ||context_h W_O,h||; `value_norms` [H, n] of
+    what each token would add if a head looked at nothing else, ||v_h W_O,h||, before an output gate.
     """
 
     weights: Float32Array
@@ -79,10 +75,11 @@ class Capture:
 
     def run(self, batch: TextBatch) -> Iterator[HeadsOfText]:
         """The heads of every text of a batch, in its order; one text's arrays at a time are new."""
-        contexts = [torch.empty(0)] * len(self._attentions)
+        contexts: list[Tensor] = []  # in the order that layers run
         with ExitStack() as hooks, torch.inference_mode():
-            for place, attention in enumerate(self._attentions):
-                hooks.callback(attention.output.register_forward_pre_hook(_keep(contexts, place)).remove)
+            for attention in self._attentions:
+                keep = attention.output.register_forward_pre_hook(lambda _, inputs: contexts.append(inputs[0]))
+                hooks.callback(keep.remove)
             found = self._encoder(batch.input_ids, batch.lengths, norm_layers=self._all_layers)
             output_norms = _output_norms(contexts, self._factors)  # [H, T]
         weights = [layer.numpy() for layer in found.attentions if layer is not None and layer.numel()]
@@ -94,16 +91,6 @@ class Capture:
                 output_norms[:, end - length : end],
                 np.concatenate([layer[row, :, :length] for layer in value_norms]),
             )
-
-
-def _keep(kept: list[Tensor], place: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-    """A hook that keeps a module's input."""
-
-    def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        del module
-        kept[place] = inputs[0]
-
-    return hook
 
 
 def _output_norms(contexts: list[Tensor], factors: list[Tensor]) -> Float32Array:
@@ -167,11 +154,10 @@ def _moved(text: TokenizedText, heads: HeadsOfText) -> dict[str, Float64Array | 
 
 @dataclass(frozen=True, slots=True)
 class Redundancy:
-    """How unlike heads are.
+    """How unlike heads are, over so many texts.
 
     Attributes:
         divergences: [H, H] in nats, mean over queries, then texts.
-        texts: how many.
         tree: [H-1, 4], average linkage in SciPy's form: two joined, at which height, heads below.
         order: [H], heads as the tree's leaves from left to right.
         groups: [H], number of the group of heads that are alike; a head like no other is alone in its group.
@@ -186,24 +172,6 @@ class Redundancy:
     groups: list[int]
     points: Float64Array
     stress: float
-
-
-class RunningDivergence:
-    """Mean divergences over texts that come one by one."""
-
-    def __init__(self) -> None:
-        self.texts = 0
-        self._sum: Float64Array = np.zeros((0, 0))
-
-    def add(self, weights: Float32Array) -> None:
-        """Takes one text's weights [H, n, n]."""
-        found = jensen_shannon(weights)
-        self._sum = found if not self.texts else self._sum + found
-        self.texts += 1
-
-    def result(self) -> Float64Array:
-        """The mean so far, [H, H]."""
-        return self._sum / max(self.texts, 1)
 
 
 def describe_redundancy(divergences: Float64Array, texts: int) -> Redundancy:

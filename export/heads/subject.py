@@ -1,8 +1,4 @@
-"""The network of a report: a checkpoint's, or the weights that an artifact was made from.
-
-Gradients need the PyTorch encoder. The artifact holds a graph, so its weights are looked up where the manifest says
-they came from, and must have the hash that it says.
-"""
+"""The network of a report: a checkpoint's, or, since gradients need it, the one that an artifact was made from."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,13 +30,9 @@ class Subject:
 def find_subject(
     model: str | None, *, weights: str | None = None, revision: str | None = None, allows_pickles: bool = False
 ) -> Subject:
-    """Finds the network.
+    """Finds the network of an artifact, a folder, a Hugging Face id, or None for the default model.
 
-    Args:
-        model: an artifact, a folder, a Hugging Face id, or None for the default model.
-        weights: folder or id of an artifact's weights, where its manifest does not lead to them.
-        revision: on the hub.
-        allows_pickles: as `find_folder`.
+    `weights` is the folder or id of an artifact's weights, where its manifest does not lead to them.
 
     Raises:
         SourceError: the artifact is broken, or its weights cannot be found, or are others; or a revision of an

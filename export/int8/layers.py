@@ -10,8 +10,7 @@ against the float32 encoder. What keeps the passes around the products few:
 - Only the input of the second feed-forward product has a scale a token, since its outliers move from token to token;
   activations are bounded below, so a low zero point gives nearly all 256 steps to what is above 0.
 
-No scale depends on another token, so a text's vector does not depend on its batch mates. The scaling follows
-SmoothQuant (Xiao et al. 2023, equation 4), with offsets a channel as well.
+The scaling follows SmoothQuant (Xiao et al. 2023, equation 4), with offsets a channel as well.
 """
 
 import torch
@@ -76,13 +75,7 @@ class QuantizedLinear(nn.Module):
     bias: Tensor | None
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, zero_point: int = 0) -> None:
-        """Quantises.
-
-        Args:
-            weight: [N, K] in units of one input step.
-            bias: [N], or None.
-            zero_point: the input value that stands for 0.
-        """
+        """Quantises a weight [N, K] in units of one input step, with a bias [N]; an input of `zero_point` is 0."""
         super().__init__()
         scale = column_scale(weight)
         self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8).T.contiguous())
@@ -126,16 +119,9 @@ class QuantizedAttention(nn.Module):
         num_heads: int,
         scale: float,
     ) -> None:
-        """Takes the products.
+        """Takes the products, to [T, H*K] and [T, H*V], values in steps of the output product.
 
-        Args:
-            query: to [T, H*K].
-            key: to [T, H*K].
-            value: to [T, H*V] in steps of the output product.
-            output: the product that reads the context in steps.
-            null_context: [H*V], the context in steps that stands for 0.
-            num_heads: H.
-            scale: factor on the scores.
+        `null_context` [H*V] is the context in steps that stands for 0, `scale` a factor on the scores.
         """
         super().__init__()
         self.register_buffer("null_context", null_context.float())
@@ -189,14 +175,9 @@ class QuantizedFeedForward(nn.Module):
     def __init__(
         self, up: nn.Module, down: QuantizedLinear, bias: Tensor, activation: Activation, lowest: float
     ) -> None:
-        """Takes the products.
+        """Takes the products, the second without the bias [D] that is added behind it.
 
-        Args:
-            up: first product.
-            down: second product, without bias; its zero point is the one used a token.
-            bias: [D], added after the second product.
-            activation: name of the non-linearity.
-            lowest: its lowest value, as a positive number.
+        `lowest` is the activation's lowest value, as a positive number.
         """
         super().__init__()
         self.up, self.down = up, down

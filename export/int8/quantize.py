@@ -4,6 +4,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import cast
 
 import torch
@@ -74,21 +75,17 @@ def see_ranges(encoder: Encoder, batched: Sequence[TextBatch]) -> Mapping[str, R
     with ExitStack() as hooks, torch.inference_mode():
         for name, module in encoder.named_modules():
             if name.startswith("layers.") and name.endswith(PLACES):
-                hooks.callback(module.register_forward_pre_hook(_widen_range(seen, name)).remove)
+                hooks.callback(module.register_forward_pre_hook(partial(_widen_range, seen, name)).remove)
         for batch in tqdm(batched, desc="calibrating", unit="batch", leave=False):
             encoder.use("sdpa")(batch.input_ids, batch.lengths, token_type_ids=batch.token_type_ids)
     return seen
 
 
-def _widen_range(seen: dict[str, Range], name: str):  # type: ignore[no-untyped-def]  # torch's hook type is not exported
-    def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        del module
-        lowest, highest = inputs[0].amin(dim=0), inputs[0].amax(dim=0)  # [T, channels] -> [channels]
-        if before := seen.get(name):
-            lowest, highest = torch.minimum(before.lowest, lowest), torch.maximum(before.highest, highest)
-        seen[name] = Range(lowest, highest)
-
-    return hook
+def _widen_range(seen: dict[str, Range], name: str, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    lowest, highest = inputs[0].amin(dim=0), inputs[0].amax(dim=0)  # [T, channels] -> [channels]
+    if before := seen.get(name):
+        lowest, highest = torch.minimum(before.lowest, lowest), torch.maximum(before.highest, highest)
+    seen[name] = Range(lowest, highest)
 
 
 def steps_for(seen: Range, weights: list[Tensor]) -> Steps:

@@ -9,6 +9,7 @@ A product whose rounding costs too much stays float32.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,23 +31,12 @@ PRODUCTS = ("query", "key", "value", "output"), ("gate", "up", "down"), ("gate",
 
 
 class RowQuantizedLinear(nn.Module):
-    """`nn.Linear` in 8 bits: inputs in one step a row, weights in one a column.
-
-    Attributes:
-        bias: [N], or None, as `nn.Linear`'s.
-        inverse: [K], what the input is multiplied by first; None for nothing.
-    """
+    """`nn.Linear` in 8 bits: inputs, times `inverse` [K] if given, in one step a row, weights in one a column."""
 
     inverse: Tensor | None
 
     def __init__(self, weight: Tensor, bias: Tensor | None, smoothing: Tensor | None = None) -> None:
-        """Quantises.
-
-        Args:
-            weight: [N, K].
-            bias: [N], or None.
-            smoothing: [K], moved from the input into the weight here; None if already moved.
-        """
+        """Quantises a weight [N, K], with a bias [N]; `smoothing` [K] moves from the input into the weight here."""
         super().__init__()
         self.product = QuantizedLinear(
             weight.double() * (1 if smoothing is None else smoothing.double()), None, zero_point=ZERO_POINT
@@ -78,12 +68,9 @@ class RowQuantizedLinear(nn.Module):
 
 
 def quantize_products(quantized: Encoder, ranges: Mapping[str, "Range"], batches: Sequence[TextBatch]) -> list[str]:
-    """Replaces an encoder's products, in place, and returns the names of those that stay float32.
+    """Replaces a float32 encoder's products, in place, and returns the names of those that stay float32.
 
-    Args:
-        quantized: float32, in evaluation mode.
-        ranges: of each product's input over calibration text, by the names of `see_ranges`.
-        batches: calibration text that products are judged on.
+    Ranges are of each product's input, by the names of `see_ranges`; batches of what products are judged on.
     """
     inputs: dict[str, Tensor] = {}
     for index, layer in enumerate(quantized.layers):
@@ -168,12 +155,9 @@ def _sensitive(encoder: Encoder, made: Mapping[int, RowQuantizedLinear], batches
         before = squares.get(key, (0.0, 0.0))
         squares[key] = before[0] + error, before[1] + output.double().square().sum().item()
 
-    hooks = [linear.register_forward_hook(compare) for _, _, linear, _ in _products(encoder)]
-    try:
-        with torch.inference_mode():
-            for batch in batches[:JUDGED_BATCHES]:
-                encoder.use("sdpa")(batch.input_ids, batch.lengths, token_type_ids=batch.token_type_ids)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, torch.inference_mode():
+        for _, _, linear, _ in _products(encoder):
+            hooks.callback(linear.register_forward_hook(compare).remove)
+        for batch in batches[:JUDGED_BATCHES]:
+            encoder.use("sdpa")(batch.input_ids, batch.lengths, token_type_ids=batch.token_type_ids)
     return {key for key, (error, whole) in squares.items() if error > LARGEST_ERROR**2 * whole}

@@ -1,12 +1,10 @@
 """Quality against the share of heads removed: least important first, and in random orders to compare with.
 
 With rated pairs quality is Spearman's correlation of the cosines with the ratings, x 100. Without: the cosine of the
-embedding with the whole network's, x 100, mean over texts. Either way a point is a hundredth, and the whole network is
-where the loss is 0.
+embedding with the whole network's, x 100, mean over texts.
 
-Beside it, how fast the graph is, and how fast it could be at most. A pruned graph is timed against the whole one: CPU
-time on one thread, as a worker of the service runs it. They run in turns, so that a drift of the machine changes both
-alike. On an idle machine CPU time on one thread is the latency; on a busy one it is an estimate of it.
+Beside it, how fast the graph is, and how fast it could be at most. A pruned graph is timed against the whole one, in
+turns, so that a drift of the machine changes both alike: CPU time on one thread, as a worker of the service runs it.
 """
 
 import tempfile
@@ -42,13 +40,7 @@ Measure = Literal["spearman", "cosine"]
 
 @dataclass(frozen=True, slots=True)
 class PruningQuality:
-    """Of one network: the measure that was asked for, and how far its embeddings are from the whole network's.
-
-    Attributes:
-        points: Spearman x 100, or mean cosine x 100.
-        cosine_mean: to the whole network's embeddings, over texts.
-        cosine_worst: the lowest.
-    """
+    """Of one network: Spearman x 100, or mean cosine x 100, and its embeddings' cosines to the whole network's."""
 
     points: float
     cosine_mean: float
@@ -57,12 +49,9 @@ class PruningQuality:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Measures networks on the same texts.
+    """Measures networks on the same texts, with ratings those of pairs: left ones, then right ones.
 
-    Attributes:
-        texts: to embed; with ratings the pairs' left texts, then the right ones.
-        ratings: of the pairs, or None.
-        whole: embeddings [texts, D] of the whole network.
+    `whole` are the embeddings [texts, D] of the whole network.
     """
 
     texts: Sequence[TokenizedText]

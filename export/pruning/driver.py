@@ -49,13 +49,7 @@ Definition = Literal["leave_one_out", "jacobian", "output_norm", "loss_gradient"
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """A checkpoint with fewer heads.
-
-    Attributes:
-        checkpoint: as before but for its encoder.
-        record: for the manifest: the request, the removed heads, quality before and after.
-        curve: `pruning.json`, or None where no curve was asked for.
-    """
+    """A checkpoint with fewer heads, its record for the manifest, and `pruning.json` if a curve was asked for."""
 
     checkpoint: Checkpoint
     record: dict[str, Any]
@@ -64,14 +58,7 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """Texts and the judge.
-
-    Attributes:
-        texts: heads are chosen by them; with pairs their left texts, then the right ones.
-        pairs: the same as pairs, or None.
-        judge: measures networks on the other half.
-        described: how many of what, for the record.
-    """
+    """What heads are chosen by, texts and maybe the same as pairs; the judge on the other half; both for the record."""
 
     texts: Sequence[TokenizedText]
     pairs: TokenizedPairs | None
@@ -92,15 +79,9 @@ def prune(
 ) -> Pruned:
     """Chooses heads, removes them from a copy, and measures what that cost.
 
-    Args:
-        checkpoint: the network.
-        share: of the heads to remove; None for as many as `lose` allows.
-        lose: points of quality that may be lost.
-        definition: of importance; None for the default.
-        pairs: file of rated pairs, or None.
-        calibration: text, one a line, instead of what ships with the project; not used with pairs.
-        with_curve: whether quality and speed are measured along the whole way.
-        precision: of the graphs that are timed.
+    Removed is a share of the heads, or else as many as lose at most so many points of quality. Importance is by a
+    definition, on a file of rated pairs or on calibration text, one a line, None for what ships with the project. A
+    curve measures quality and speed along the whole way, of graphs in a precision.
 
     Raises:
         SourceError: a file cannot be used, or nothing is left to choose from.
@@ -191,11 +172,7 @@ def halve(count: int) -> tuple[list[int], list[int]]:
 
 
 def read_material(checkpoint: Checkpoint, pairs: Path | None, calibration: Path | None) -> Material:
-    """Reads the halves.
-
-    Raises:
-        SourceError: a file cannot be used, or half of its pairs are too few or all rated alike.
-    """
+    """Reads the halves; a SourceError says which file cannot be used, or holds too few pairs or ratings for them."""
     encoder, tokenizer, longest = checkpoint.encoder, checkpoint.tokenizer, min(LONGEST, checkpoint.max_sequence_length)
     path = pairs or calibration or TEXTS
     described: dict[str, Any] = {"text": {"name": path.name, "sha256": hash_file(path)}}
@@ -242,6 +219,6 @@ def least_first(values: Float64Array) -> list[int]:
 
 
 def random_orders(heads: int, count: int) -> list[list[int]]:
-    """Orders drawn at random, the same in every run."""
+    """The same in every run."""
     generator = torch.Generator().manual_seed(SEED)
     return [torch.randperm(heads, generator=generator).tolist() for _ in range(count)]

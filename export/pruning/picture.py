@@ -27,12 +27,9 @@ Points = Sequence[tuple[float, Mapping[str, float]]]
 
 
 class Line(NamedTuple):
-    """One series.
+    """One series: a figure with `mean`, and maybe `low` and `high`, for each x.
 
-    Attributes:
-        name: in the legend; empty for none.
-        points: a figure with `mean`, and maybe `low` and `high`, for each x.
-        kind: class of the style; the next colour if it is empty.
+    An empty name is in no legend; `kind` is a class of the style, the next colour if it is empty.
     """
 
     name: str
@@ -41,15 +38,9 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Lines on one scale.
+    """Lines on one scale, at most five without a kind of their own; a single one has no legend.
 
-    Attributes:
-        title: above the lines.
-        across: what x is.
-        lines: at most five without a kind of their own; a single one has no legend.
-        logarithmic: whether x is on a logarithmic scale.
-        percent: whether x is a share.
-        chosen: an x to mark.
+    `across` says what x is, on a logarithmic scale or a share maybe; `chosen` is an x to mark.
     """
 
     title: str

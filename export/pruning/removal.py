@@ -1,9 +1,7 @@
 """Removes heads physically: their rows of the query, key and value projections, their columns of the output's.
 
-Keys and values that several query heads read go with the last of these.
-
-A head is removed with its value bias, as a gate of 0 removes it; the output bias stays. What is left computes what the
-whole network computes with those gates at 0.
+Keys and values that several query heads read go with the last of these. A head's value bias goes, the output bias
+stays: what is left computes what the whole network computes with those gates at 0.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,11 +23,9 @@ Kept = list[tuple[int, ...]]  # the heads that each layer keeps
 
 
 def remove_heads(encoder: Encoder, removed: Collection[int]) -> Encoder:
-    """The encoder without some heads; the original is left as it was and shares nothing with it: either may be trained.
+    """The encoder without some heads, counted from the first layer's first (see `EncoderConfig.head_span`).
 
-    Args:
-        encoder: the network.
-        removed: heads counted from the first layer's first (see `EncoderConfig.head_span`).
+    The original is left as it was and shares nothing with it: either may be trained.
 
     Raises:
         UnsupportedModel: heads of this network cannot be removed one by one.

@@ -1,8 +1,4 @@
-"""One logit a label: reads `...ForSequenceClassification`, alone or as sentence-transformers' CrossEncoder.
-
-And one logit a label of every token: reads `...ForTokenClassification`. A lower precision is judged by what callers
-decide from the logits.
-"""
+"""One logit a label, of texts or of tokens; a lower precision is judged by what callers decide from the logits."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,11 +26,7 @@ DEFAULT_LABELS = 2  # of `transformers`, where config.json says nothing
 
 
 def read(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict[str, Tensor]]:
-    """The network as a classifier, and the weights of its last layers.
-
-    Raises:
-        UnsupportedModel: other layers, labels or activations than are reproduced.
-    """
+    """The network as a classifier, and the weights of its last layers."""
     if yes_no.is_language_model(source.described):
         return yes_no.read(source, config, read_activation(source, 1))
     layers, state = source.pick(source.family.classifier)
@@ -53,11 +45,7 @@ def read(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict
 
 
 def read_tokens(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict[str, Tensor]]:
-    """The network with a logit a label of every token, and the weights of its last layers.
-
-    Raises:
-        UnsupportedModel: the family has no such layers, or labels are malformed.
-    """
+    """The network with a logit a label of every token, and the weights of its last layers."""
     layers, state = source.pick(source.family.token_classifier)
     settings = ClassificationSettings(
         labels=read_labels(source.described),
@@ -69,11 +57,7 @@ def read_tokens(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfi
 
 
 def read_labels(described: Mapping[str, Any]) -> tuple[str, ...]:
-    """A name a logit, from `id2label` or the number of labels.
-
-    Raises:
-        UnsupportedModel: the ids are not those from 0 to one below their number.
-    """
+    """A name a logit, from `id2label`, whose ids are 0 to one below their number, or from the number of labels."""
     named = described.get("id2label")
     if not named:
         count = described.get("num_labels", DEFAULT_LABELS)
@@ -88,9 +72,6 @@ def read_activation(source: TaskSource, labels: int) -> ScoreActivation:
     """Reads what turns logits into scores: sentence-transformers' setting, or the meaning of the labels.
 
     If neither says, one label is a score (sigmoid, as CrossEncoder has it) and several exclude each other (softmax).
-
-    Raises:
-        UnsupportedModel: an activation that is not reproduced.
     """
     described = source.described
     named = (
@@ -133,7 +114,7 @@ def _thresholds(difference: float, agreement: float) -> tuple[Threshold, ...]:
 CLASSIFICATION = TaskExport(
     read=read,
     measure=measure,
-    thresholds={"fp16": _thresholds(0.05, 0.98), "bf16": _thresholds(0.5, 0.9), "int8": _thresholds(0.5, 0.9)},
+    thresholds={"fp16": _thresholds(0.05, 0.98), **dict.fromkeys(("bf16", "int8"), _thresholds(0.5, 0.9))},
 )
 
 
@@ -152,16 +133,11 @@ def measure_tokens(found: Rows, expected: Rows) -> dict[str, float]:
     }
 
 
-def _token_thresholds(difference: float, agreement: float) -> tuple[Threshold, ...]:
-    return Threshold("relative_difference", most=difference), Threshold("same_best_label", least=agreement)
-
-
 TOKEN_CLASSIFICATION = TaskExport(
     read=read_tokens,
     measure=measure_tokens,
     thresholds={
-        "fp16": _token_thresholds(0.02, 0.98),
-        "bf16": _token_thresholds(0.2, 0.9),
-        "int8": _token_thresholds(0.2, 0.9),
+        precision: (Threshold("relative_difference", most=most), Threshold("same_best_label", least=least))
+        for precision, most, least in (("fp16", 0.02, 0.98), ("bf16", 0.2, 0.9), ("int8", 0.2, 0.9))
     },
 )

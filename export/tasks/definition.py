@@ -17,14 +17,7 @@ Rows = Sequence[NDArray[np.floating]]  # what the task is for, an array a text
 
 
 class Threshold(NamedTuple):
-    """What a figure of a lower precision has to be.
-
-    Attributes:
-        figure: its name.
-        least: its smallest value.
-        most: its largest value.
-        instead: the figure that some networks of the task have in its place, with the same bounds.
-    """
+    """Bounds of a lower precision's figure, or of the one that some networks of the task have `instead`."""
 
     figure: str
     least: float = -np.inf
@@ -42,14 +35,7 @@ class Threshold(NamedTuple):
 
 
 class TaskSource(NamedTuple):
-    """A checkpoint, opened.
-
-    Attributes:
-        pipeline: what surrounds the network.
-        described: the network's config.json.
-        family: of the network.
-        tensors: every tensor of the network's folder, by the checkpoint's names.
-    """
+    """A checkpoint, opened: what surrounds the network, its config.json, its family and all tensors of its folder."""
 
     pipeline: Pipeline
     described: Mapping[str, Any]
@@ -84,7 +70,8 @@ class TaskExport:
     """How a task is exported.
 
     Attributes:
-        read: from a checkpoint to the network with its task, and the weights of the task's layers.
+        read: from a checkpoint to the network with its task, and the weights of the task's layers; an UnsupportedModel
+            says what is not reproduced.
         measure: how far a graph's output is from float32's, from an array a text of each.
         thresholds: what those figures have to be, by precision.
     """

@@ -32,25 +32,18 @@ DECODER_BIAS, DECODER = "task_layers.decoder.bias", "task_layers.decoder.weight"
 
 
 def read(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict[str, Tensor]]:
-    """The network with its masked language model's head, and the head's weights.
-
-    Raises:
-        UnsupportedModel: another pooling than SPLADE's maximum, or a head that contradicts itself.
-    """
+    """The network with its masked language model's head, and the head's weights; the pooling is SPLADE's maximum."""
     layers, state = source.pick(source.family.masked_lm)
     read_settings = layers.read_settings(source.described)
     has_bias = read_settings.pop("bias", True)
     tied = _tie(state, source)
     state = _with_one_bias(state, has_bias=has_bias, tied=tied)
-    settings = SparseSettings(bias=has_bias, tied=tied, saturations=_read_saturations(source), **read_settings)
-    return replace(config, task="sparse", task_settings=settings), state
-
-
-def _read_saturations(source: TaskSource) -> int:
     folder = source.pipeline.modules.get("SpladePooling")
     said: Mapping[str, Any] = read_json(folder / "config.json") if folder else {}
     require_settings(said, {"pooling_strategy": ("max",), "activation_function": tuple(SATURATIONS)})
-    return SATURATIONS[said.get("activation_function", "relu")]
+    saturations = SATURATIONS[said.get("activation_function", "relu")]
+    settings = SparseSettings(bias=has_bias, tied=tied, saturations=saturations, **read_settings)
+    return replace(config, task="sparse", task_settings=settings), state
 
 
 def _with_one_bias(state: Mapping[str, Tensor], *, has_bias: bool, tied: bool) -> dict[str, Tensor]:
@@ -131,12 +124,11 @@ def _largest_words(weights: NDArray[np.float64]) -> set[int]:
     return {int(word) for word in order if weights[word] > 0}
 
 
-def _thresholds(jaccard: float, difference: float) -> tuple[Threshold, ...]:
-    return Threshold("jaccard_mean", least=jaccard), Threshold("dot_product_difference", most=difference)
-
-
 SPARSE = TaskExport(
     read=read,
     measure=measure,
-    thresholds={"fp16": _thresholds(0.97, 0.01), "bf16": _thresholds(0.8, 0.1), "int8": _thresholds(0.8, 0.1)},
+    thresholds={
+        precision: (Threshold("jaccard_mean", least=least), Threshold("dot_product_difference", most=most))
+        for precision, least, most in (("fp16", 0.97, 0.01), ("bf16", 0.8, 0.1), ("int8", 0.8, 0.1))
+    },
 )

@@ -1,17 +1,14 @@
 """One vector a text, or one a token: reads the dense layers behind the network, and judges by the cosine.
 
-Vectors of tokens are read as sentence-transformers' MultiVectorEncoder stores them, and as BGE-M3 does (Chen et al.
-2024): a dense layer in a file of its own, for all tokens but the first.
+BGE-M3 (Chen et al. 2024) has a dense layer in a file of its own, for all tokens but the first.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from export.errors import UnsupportedModel
@@ -53,32 +50,26 @@ def measure_embedding(found: Rows, expected: Rows) -> dict[str, float]:
 EMBEDDING = TaskExport(
     read=read_embedding,
     measure=measure_embedding,
-    thresholds={
-        "fp16": _thresholds(0.9995, 0.9995),
-        "bf16": _thresholds(0.998, 0.99),
-        "int8": _thresholds(0.998, 0.99),
-    },
+    thresholds={"fp16": _thresholds(0.9995, 0.9995), **dict.fromkeys(("bf16", "int8"), _thresholds(0.998, 0.99))},
 )
 
 
 def read_multi_vector(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict[str, Tensor]]:
-    """The network with its dense layers on tokens, and their weights.
-
-    Raises:
-        UnsupportedModel: no such layer, or a setting that is not reproduced.
-    """
+    """The network with its dense layers on tokens, and their weights."""
     pipeline, late = source.pipeline, source.pipeline.late
     layers = list(pipeline.dense)
     if pipeline.inline:
-        weight = source.tensors[INLINE_DENSE]
-        layers = [Dense(Projection(size=len(weight), bias=False, activation="identity"), {"weight": weight})]
+        layers = [_plain_layer({"weight": source.tensors[INLINE_DENSE]})]
     tokenizer = read_tokenizer(pipeline.transformer)
     if not layers and (file := pipeline.transformer / COLBERT_LAYER).is_file():
-        layers = [_read_layer(file, pipeline)]
+        if not pipeline.allows_pickles:
+            raise pickles_refused(str(pipeline.transformer), file.name)
+        layers = [_plain_layer(read_file(file))]
         late = LateInteraction(skiplist_tasks=("query", "document"))
         skipped = tuple(tokenizer.encode("").ids[:1])
-    elif layers:
-        skipped = _skipped_ids(late.skiplist_words, tokenizer)
+    elif layers:  # words of several tokens are not skipped, as in sentence-transformers
+        ids = map(tokenizer.token_to_id, late.skiplist_words)
+        skipped = tuple(sorted({index for index in ids if index is not None}))
     else:
         raise UnsupportedModel(f"task multi_vector needs a Dense module on tokens: {pipeline.found.sign}")
     *hidden, last = (dense.settings for dense in layers)
@@ -100,6 +91,10 @@ def read_multi_vector(source: TaskSource, config: EncoderConfig) -> tuple[Encode
         for name, tensor in dense.state.items()
     }
     return replace(config, task="multi_vector", task_settings=settings), state
+
+
+def _plain_layer(state: Mapping[str, Tensor]) -> Dense:
+    return Dense(Projection(size=len(state["weight"]), bias="bias" in state, activation="identity"), state)
 
 
 def read_token_outputs(pipeline: Pipeline, hidden_size: int) -> dict[str, NDArray[Any]]:
@@ -127,20 +122,6 @@ def read_token_outputs(pipeline: Pipeline, hidden_size: int) -> dict[str, NDArra
     }
 
 
-def _read_layer(file: Path, pipeline: Pipeline) -> Dense:
-    """A dense layer of which there is a pickle alone."""
-    if not pipeline.allows_pickles:
-        raise pickles_refused(str(pipeline.transformer), file.name)
-    state = read_file(file)
-    return Dense(Projection(size=len(state["weight"]), bias="bias" in state, activation="identity"), state)
-
-
-def _skipped_ids(words: Sequence[str], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The ids of the words that are one token each; others are left out, as sentence-transformers does."""
-    ids = {tokenizer.token_to_id(word) for word in words}
-    return tuple(sorted(index for index in ids if index is not None))
-
-
 def measure_multi_vector(found: Rows, expected: Rows) -> dict[str, float]:
     """Cosines of tokens' vectors to float32's: the mean over all tokens, and the worst text's mean.
 
@@ -154,7 +135,7 @@ def measure_multi_vector(found: Rows, expected: Rows) -> dict[str, float]:
 MULTI_VECTOR = TaskExport(
     read=read_multi_vector,
     measure=measure_multi_vector,
-    thresholds={"fp16": _thresholds(0.9995, 0.9995), "bf16": _thresholds(0.99, 0.98), "int8": _thresholds(0.99, 0.98)},
+    thresholds={"fp16": _thresholds(0.9995, 0.9995), **dict.fromkeys(("bf16", "int8"), _thresholds(0.99, 0.98))},
 )
 
 
@@ -163,11 +144,7 @@ def measure_token_outputs(
 ) -> dict[str, float]:
     """How far BGE-M3's further outputs are from float32's: cosines of texts' weights of words, and of tokens' vectors.
 
-    Args:
-        layers: as `read_token_outputs` returns them.
-        found: the graph's last hidden states [n, H], a text each.
-        expected: float32's.
-        ids: the texts' tokens, [n] each.
+    They are made by the layers of `read_token_outputs` from last hidden states [n, H] and tokens [n] of each text.
     """
     known, places = np.unique(np.concatenate(ids), return_inverse=True)
     texts = np.split(places, np.cumsum([len(tokens) for tokens in ids])[:-1])
@@ -191,13 +168,10 @@ def measure_token_outputs(
 
 
 TOKEN_OUTPUT_THRESHOLDS: Mapping[str, tuple[Threshold, ...]] = {
-    precision: tuple(
-        threshold._replace(figure=figure)
-        for threshold, figure in zip(
-            (thresholds[0], *thresholds),
-            ("sparse_cosine_mean", "multi_vector_cosine_mean", "multi_vector_cosine_worst"),
-            strict=True,
-        )
+    precision: (
+        mean._replace(figure="sparse_cosine_mean"),
+        mean._replace(figure="multi_vector_cosine_mean"),
+        worst._replace(figure="multi_vector_cosine_worst"),
     )
-    for precision, thresholds in MULTI_VECTOR.thresholds.items()
+    for precision, (mean, worst) in MULTI_VECTOR.thresholds.items()
 }

@@ -37,17 +37,12 @@ QUERY, DOCUMENT = "\ue000", "\ue001"  # in the place of the texts in a chat temp
 class Question:
     """What a language model is asked, and what it answers.
 
+    Words before, between and behind a pair are tokenised by themselves, those next to a query or a document with it.
+
     Attributes:
         model: that is asked so, for messages.
-        yes: the answer that counts for a document.
-        no: the answer against it.
-        before: in front of a pair, tokenised by itself.
-        between: the two texts, likewise.
-        behind: a pair, each part tokenised by itself.
-        query: in front of a query, tokenised with it.
+        yes: the answer that counts for a document; `no` is the one against it.
         instructed: in front of a query when there is an instruction.
-        document: in front of a document, tokenised with it.
-        after_query: behind a query, tokenised with it.
         instruction: if the caller gives none.
         needed: tokens of their own, besides the answers.
         adds_words: whether the longest row is that of the two texts, the words around them not counted.
@@ -110,11 +105,7 @@ def is_language_model(described: Mapping[str, Any]) -> bool:
 
 
 def question_of(described: Mapping[str, Any]) -> Question:
-    """What a network of this config.json is asked.
-
-    Raises:
-        UnsupportedModel: a family without such models.
-    """
+    """What a network of this config.json is asked; an UnsupportedModel of a family without such models."""
     return choose(described, "model_type", QUESTIONS)
 
 
@@ -134,20 +125,16 @@ def read(
             f"the tokenizer has no token {' or '.join(missing)}: a language model of this type is read as a reranker "
             f"of {question.model}'s kind, which is asked in these"
         )
-    rows = _head_rows(source)
+    if source.described.get("tie_word_embeddings", False):
+        rows = source.family.read_state(source.tensors, source.described)[EMBEDDINGS]  # [vocabulary, D]
+    else:
+        rows = source.tensors[HEAD]
     weight = rows[tokenizer.token_to_id(question.yes)] - rows[tokenizer.token_to_id(question.no)]  # [D]
     settings = ClassificationSettings(
         labels=(question.yes,), activation=activation, dense_activation=None, output_bias=False
     )
     read_config = replace(config, task="classification", task_settings=settings, pooling="last")
     return read_config, {"task_layers.output.weight": weight[None]}
-
-
-def _head_rows(source: TaskSource) -> Tensor:
-    """The head's weights [vocabulary, D], which are the token embeddings if they are tied."""
-    if source.described.get("tie_word_embeddings", False):
-        return source.family.read_state(source.tensors, source.described)[EMBEDDINGS]
-    return source.tensors[HEAD]
 
 
 def question_of_folder(
@@ -195,11 +182,7 @@ def question_of_folder(
 
 
 def _rendered(network: Path, instruction: str | None) -> tuple[str, str, str]:
-    """What a folder's chat template writes before a query, between it and a document, and behind that.
-
-    Raises:
-        UnsupportedModel: there is no such template, it fails, or it leaves a text out or changes it.
-    """
+    """What a folder's chat template writes before a query, between it and a document, and behind that."""
     settings = read_json(network / "tokenizer_config.json", optional=True)
     template = settings.get("chat_template")
     if (network / CHAT_TEMPLATE).is_file():
@@ -237,7 +220,6 @@ def _rendered(network: Path, instruction: str | None) -> tuple[str, str, str]:
 def word_pairs(question: Question, tokenizer: Tokenizer, instruction: str | None) -> tuple[Tokenizer, PairWording, int]:
     """The tokenizer with the words around a pair in its template, the words next to the texts, and the longest row.
 
-    Words that the original tokenises by themselves are in the template, the rest is tokenised together with the texts.
     A text of Qwen3-Reranker begins with the space before it, where a byte-level tokenizer parts words anyway, so both
     are the original's tokens. Without an instruction documents are judged by the usual one.
     """

@@ -54,21 +54,15 @@ def parses_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         distance = 2 + index % 7
         forms = words[: distance + 1] + [words[1]] + ["."] * (index % 3)
         lines = [
-            f"{place}\t{form}\t_\tNOUN\t_\t_\t{_head(place, distance)}\t{_relation(place, distance)}\t_\t_"
+            f"{place}\t{form}\t_\tNOUN\t_\t_\t"
+            + ("2\tsame:first" if place == distance + 2 else f"{place - 1}\t{'prior' if place > 1 else 'root'}")
+            + "\t_\t_"
             for place, form in enumerate(forms, start=1)
         ]
         sentences.append("\n".join(lines) + "\n\n")
     path = tmp_path_factory.mktemp("parses") / "made.conllu"
     path.write_text("".join(sentences))
     return path
-
-
-def _head(place: int, distance: int) -> int:
-    return 2 if place == distance + 2 else place - 1
-
-
-def _relation(place: int, distance: int) -> str:
-    return "root" if place == 1 else "same:first" if place == distance + 2 else "prior"
 
 
 def write_json(path: Path, content: object) -> Path:

@@ -1,4 +1,4 @@
-"""LoRA adapters as `peft` saves them, against `transformers` with the merged weights.
+"""LoRA adapters as `peft` saves them, and jina-embeddings-v3's, against `transformers` with the merged weights.
 
 The merge is written down here, an output and an input at a time.
 """
@@ -14,10 +14,11 @@ from torch import Tensor
 from transformers import AutoModel
 
 from export.checkpoint import Checkpoint, read_checkpoint
-from export.errors import ExportError
+from export.errors import ExportError, UnsupportedModel
 from export.sources import Folder
-from tests.export.conftest import write_json, write_modules
-from tests.family_models import NAMED, draw, ids_and_types, save
+from tests.export.conftest import change_json, write_json, write_modules
+from tests.family_models import NAMED, FamilyModel, draw, ids_and_types, save
+from tests.published.build import with_adapters
 
 MODEL = NAMED["qwen3"]
 MODULES = ("layers.0.self_attn.q_proj", "layers.1.self_attn.q_proj", "layers.2.mlp.down_proj", "embed_tokens")
@@ -56,6 +57,18 @@ def write_adapter(folder: Path, weights: dict[str, Tensor], **settings: Any) -> 
     return pairs
 
 
+def compare(model: FamilyModel, checkpoint: Checkpoint, merged: dict[str, Tensor], folder: Path) -> None:
+    """Holds a network with an adapter against `transformers` with the merged weights."""
+    save(draw(model), model, folder)
+    save_file(merged, folder / "model.safetensors", metadata={"format": "pt"})
+    theirs = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    ids, _ = ids_and_types(model, 2, 20)
+    with torch.inference_mode():
+        expected = theirs(ids).last_hidden_state
+        found = checkpoint.encoder(ids, torch.tensor([20, 20])).last_hidden_state
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+
+
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     return save(draw(MODEL), MODEL, tmp_path / "base")
@@ -80,15 +93,8 @@ def test_an_adapter_is_merged(base: Path, tmp_path: Path, settings: dict[str, An
     for (module, (first, second)), scale in zip(pairs.items(), scales, strict=True):
         way = "ri,or->io" if module == "embed_tokens" else "ri,or->oi"
         weights[f"{module}.weight"] += (torch.einsum(way, first.double(), second.double()) * scale).float()
-    reference = save(draw(MODEL), MODEL, tmp_path / "reference")
-    save_file(weights, reference / "model.safetensors", metadata={"format": "pt"})
-    theirs = AutoModel.from_pretrained(reference, attn_implementation="eager").eval()
     checkpoint = read(base, str(tmp_path / "lora"))
-    ids, _ = ids_and_types(MODEL, 2, 20)
-    with torch.inference_mode():
-        expected = theirs(ids).last_hidden_state
-        found = checkpoint.encoder(ids, torch.tensor([20, 20])).last_hidden_state
-    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+    compare(MODEL, checkpoint, weights, tmp_path / "reference")
     assert checkpoint.source.files.keys() >= {"adapter_config.json", "adapter_model.safetensors"}
 
 
@@ -156,3 +162,76 @@ def test_tensors_that_misfit_are_refused(base: Path, tmp_path: Path, name: str, 
     save_file({**load_file(path), f"base_model.model.{name}": tensor}, path)
     with pytest.raises(ExportError, match=message):
         read(base, str(tmp_path / "lora"))
+
+
+JINA_V3 = NAMED["jina-v3"]
+TASKS = ["retrieval.query", "retrieval.passage", "text-matching"]
+RANK, ALPHA = 4, 2
+CODE = "jinaai/xlm-roberta-flash-implementation--"
+OWN_WORDS = {  # of the published config.json, where `transformers` has other words
+    "model_type": "xlm-roberta",
+    "position_embedding_type": "rotary",
+    "rotary_emb_base": 20000.0,
+    "auto_map": {"AutoModel": f"{CODE}modeling_lora.XLMRobertaLoRA"},
+    "lora_adaptations": TASKS,
+    "lora_rank": RANK,
+    "lora_alpha": ALPHA,
+}
+
+
+@pytest.fixture
+def adapted(tmp_path: Path) -> Path:
+    """The network with an adapter a task on every matrix."""
+    folder = save(draw(JINA_V3), JINA_V3, tmp_path / "adapted")
+    change_json(folder / "config.json", rope_parameters=None, **OWN_WORDS)
+    write_modules(folder, {"": "custom_st.Transformer", "1_Pooling": "Pooling"})
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
+    generator, path = torch.Generator().manual_seed(1), folder / "model.safetensors"
+    drawn = with_adapters(load_file(path), len(TASKS), lambda _, shape: torch.randn(shape, generator=generator) * 0.2)
+    save_file(drawn, path)
+    return folder
+
+
+def merged_by_hand(folder: Path, task: int) -> dict[str, Tensor]:
+    """Each weight with its task's change, an output and an input at a time."""
+    stored = load_file(folder / "model.safetensors")
+    plain = {name: tensor for name, tensor in stored.items() if "parametrizations" not in name}
+    for name in stored:
+        module, _, part = name.partition(".parametrizations.weight.")
+        if part == "original":
+            first, second = (stored[f"{module}.parametrizations.weight.0.lora_{letter}"][task] for letter in "AB")
+            way = "vr,rd->vd" if "embeddings" in module else "ri,or->oi"
+            change = torch.einsum(way, first.double(), second.double()) * ALPHA / RANK
+            plain[f"{module}.weight"] = (stored[name] + change).float()
+    return plain
+
+
+@pytest.mark.parametrize("task", TASKS[:2])
+def test_the_chosen_adapter_is_merged(adapted: Path, tmp_path: Path, task: str) -> None:
+    checkpoint = read(adapted, task)
+    compare(JINA_V3, checkpoint, merged_by_hand(adapted, TASKS.index(task)), tmp_path / "reference")
+    assert checkpoint.source.adapter == task
+
+
+@pytest.mark.parametrize(
+    ("is_adapted", "adapter", "message"),
+    [
+        (True, None, "an adapter for each of retrieval.query, .*: choose one with --adapter"),
+        (True, "separation", "'separation' is none of them"),
+        (False, "x", "--adapter x: the checkpoint has no adapters"),
+    ],
+)
+def test_one_of_the_adapters_has_to_be_named(
+    adapted: Path, tmp_path: Path, is_adapted: bool, adapter: str | None, message: str
+) -> None:
+    folder = adapted if is_adapted else save(draw(JINA_V3), JINA_V3, tmp_path / "plain")
+    with pytest.raises(UnsupportedModel, match=message):
+        read(folder, adapter)
+
+
+def test_an_adapter_of_another_shape(adapted: Path) -> None:
+    tensors = load_file(adapted / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("fc1.parametrizations.weight.0.lora_B"))
+    save_file({**tensors, name: tensors[name][:, :-1].contiguous()}, adapted / "model.safetensors")
+    with pytest.raises(UnsupportedModel, match=r"fc1 has shape \(63, 32\), its weight \(64, 32\)"):
+        read(adapted, TASKS[0])

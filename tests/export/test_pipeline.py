@@ -38,14 +38,6 @@ def dense(folder: Path, **change: object) -> None:
     save_file(tensors, folder / "2_Dense" / "model.safetensors")
 
 
-def test_a_plain_folder_gets_mean_pooling_no_normalisation_and_its_tokenizers_length(tmp_path: Path) -> None:
-    pipeline = read_pipeline(tmp_path)
-    assert (pipeline.pooling, pipeline.normalize, pipeline.dense) == ("mean", False, ())
-    assert pipeline.max_sequence_length is None
-    write_json(tmp_path / "tokenizer_config.json", {"model_max_length": 256})
-    assert read_pipeline(tmp_path).max_sequence_length == 256
-
-
 def test_reads_every_module(tmp_path: Path) -> None:
     modules = [TRANSFORMER, POOLING, DROPOUT, DENSE, NORMALIZE, NORMALIZE]  # trained twice, each time with a last one
     sentence_transformer(tmp_path, modules, {"pooling_mode_cls_token": True})

@@ -10,13 +10,12 @@ import pytest
 
 from export.checkpoint import Checkpoint
 from export.errors import FusionError, ParityError, VerificationError
-from export.graph import input_names, output_names, trace
+from export.graph import input_names
 from export.precision import TOLERANCES
 from export.runtime import Session
 from export.verify import Parity, Tolerance, grid, one_of_a_kind
 from export.verify import verify as verify_within
-from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, NORM_LAYERS
-from model.config import EncoderConfig
+from model.artifact import ATTENTION_LAYERS, LENGTHS, NORM_LAYERS
 from model.encoder import Encoder
 from tests.networks import TINY, batch_of, draw_weights, vary
 
@@ -25,29 +24,8 @@ def verify(path: Path, encoder: Encoder) -> tuple[dict[str, int], dict[str, floa
     return verify_within(path, encoder, tolerance=TOLERANCES["fp32"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"type_vocab_size": 0, "pooling": "cls", "num_heads": [1], "d_k": 32},
-        {"pooling": "max", "activation": "relu", "num_heads": [32], "d_k": 1, "d_v": 1},
-        {"activation": "silu", "projection": {"size": 3}},
-        {"num_heads": [4, 2], "d_k": 3, "d_v": 40},
-        {"num_heads": [0, 0]},
-    ],
-)
-def test_graphs_of_every_shape_verify(change: dict[str, object], tmp_path: Path) -> None:
-    encoder = draw_weights(Encoder(EncoderConfig.from_dict({**TINY.to_dict(), **change})))
-    onnx_ir.save(trace(encoder), tmp_path / "model.onnx")
-    fused, parity = verify(tmp_path / "model.onnx", encoder)
-    assert fused.get("ai.onnx.Attention", 0) == sum(heads > 0 for heads in encoder.config.num_heads)
-    assert 0 < parity["pooled"] < parity["tolerance"]
-
-
-def test_the_graph_has_the_contracts_names_and_types(tiny_graph: Path) -> None:
+def test_the_graph_has_the_contracts_types(tiny_graph: Path) -> None:
     model = onnx_ir.load(tiny_graph)
-    assert tuple(value.name for value in model.graph.inputs) == input_names(TINY)
-    assert tuple(value.name for value in model.graph.outputs) == output_names(TINY)
     assert [str(value.dtype) for value in model.graph.inputs] == ["INT64", "INT64", "BOOL", "BOOL", "FLOAT", "INT64"]
     assert {str(value.dtype) for value in model.graph.outputs} == {"FLOAT"}
     assert model.opset_imports[""] == 24
@@ -147,23 +125,6 @@ def test_the_grid_covers_single_ragged_padded_and_longest_batches() -> None:
     assert any(1 in case.lengths and len(case.lengths) > 1 for case in cases)
 
 
-@pytest.mark.slow
-def test_refuses_wrong_weights_of_a_long_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = draw_weights(Encoder(dataclasses.replace(TINY, max_positions=600)))
-    run = Session.run
-
-    def wrong(self: Session, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        outputs = run(self, inputs)
-        if inputs[INPUT_IDS].shape[1] > 512:
-            outputs["attentions.3"] += 1e-3
-        return outputs
-
-    onnx_ir.save(trace(encoder), tmp_path / "model.onnx")
-    monkeypatch.setattr(Session, "run", wrong)
-    with pytest.raises(ParityError, match="attentions.3 differs"):
-        verify(tmp_path / "model.onnx", encoder)
-
-
 EXACT = np.zeros((2, 3))
 OFF = np.full((2, 3), 2e-5, np.float32)
 
@@ -192,13 +153,8 @@ FAR = OFF * 10
     [
         (OFF, EXACT, Tolerance(1e-5, 1e-3), None, "by 2.00e-05 at most and 2.00e-05 on average, relative to 1"),
         (FAR, EXACT, Tolerance(1e-5, 1.0, rounding=2.0), FAR, "by 2.00e-04"),  # more than rounding: at once
-        (
-            OFF,
-            EXACT,
-            Tolerance(1e-5, 1e-5, rounding=2.0),
-            OFF,
-            "2.00e-05 on average",
-        ),  # no rounding excuses a wrong mean
+        # no rounding excuses a wrong mean
+        (OFF, EXACT, Tolerance(1e-5, 1e-5, rounding=2.0), OFF, "2.00e-05 on average"),
         (OFF * 0, EXACT + np.nan, Tolerance(1e-5, 1e-5), None, "PyTorch encoder's pooled holds values that are not"),
         (OFF * 0, EXACT, Tolerance(1e-5, 1e-5), OFF + np.inf, "the PyTorch encoder's pooled holds values that are not"),
         (OFF * np.nan, EXACT, Tolerance(1e-5, 1e-5), None, "pooled holds values that are not finite"),

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,38 +32,26 @@ def encode_theirs(tokenizer: Any, texts: list[str]) -> list[tuple[list[int], lis
     return [(one["input_ids"], one["offset_mapping"], one["special_tokens_mask"]) for one in found]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"tokenizer_class": "BertTokenizer"},
-        {"tokenizer_class": "BertTokenizerFast", "do_lower_case": False, "strip_accents": True},
-        {"tokenizer_class": "DistilBertTokenizer", "tokenize_chinese_chars": False},
-        {"tokenizer_class": "BertTokenizer", "strip_accents": False, "unk_token": "[UNK]"},
-    ],
-    ids=str,
-)
-def test_vocab_txt_becomes_the_tokenizer_of_transformers(tmp_path: Path, settings: dict[str, Any]) -> None:
-    folder = write_vocabulary(tmp_path, wordpiece(), **settings)
-    made = DistilBertTokenizer if settings["tokenizer_class"].startswith("Distil") else BertTokenizer
-    assert encode(read_tokenizer(folder), TEXTS) == encode_theirs(made.from_pretrained(folder), TEXTS)
+MASK = {"__type": "AddedToken", "content": "<mask>", "lstrip": True, "normalized": True}
+CASES: list[tuple[Callable[[], Tokenizer], Any, dict[str, Any]]] = [
+    (wordpiece, BertTokenizer, {}),
+    (wordpiece, BertTokenizer, {"do_lower_case": False, "strip_accents": True}),
+    (wordpiece, DistilBertTokenizer, {"tokenize_chinese_chars": False}),
+    (wordpiece, BertTokenizer, {"strip_accents": False, "unk_token": "[UNK]"}),
+    (bpe, RobertaTokenizer, {}),
+    (bpe, RobertaTokenizer, {"add_prefix_space": True}),
+    (bpe, RobertaTokenizer, {"trim_offsets": False}),
+    (bpe, RobertaTokenizer, {"mask_token": MASK}),
+]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"tokenizer_class": "RobertaTokenizer"},
-        {"tokenizer_class": "RobertaTokenizerFast", "add_prefix_space": True},
-        {"tokenizer_class": "RobertaTokenizer", "trim_offsets": False},
-        {
-            "tokenizer_class": "RobertaTokenizer",
-            "mask_token": {"__type": "AddedToken", "content": "<mask>", "lstrip": True, "normalized": True},
-        },
-    ],
-    ids=str,
-)
-def test_merges_become_the_tokenizer_of_transformers(tmp_path: Path, settings: dict[str, Any]) -> None:
-    folder = write_vocabulary(tmp_path, bpe(), **settings)
-    assert encode(read_tokenizer(folder), TEXTS) == encode_theirs(RobertaTokenizer.from_pretrained(folder), TEXTS)
+@pytest.mark.parametrize("ending", ["", "Fast"])
+@pytest.mark.parametrize(("made", "kind", "settings"), CASES)
+def test_older_files_become_the_tokenizer_of_transformers(
+    tmp_path: Path, made: Callable[[], Tokenizer], kind: Any, settings: dict[str, Any], ending: str
+) -> None:
+    folder = write_vocabulary(tmp_path, made(), tokenizer_class=kind.__name__ + ending, **settings)
+    assert encode(read_tokenizer(folder), TEXTS) == encode_theirs(kind.from_pretrained(folder), TEXTS)
 
 
 def test_the_networks_type_counts_where_no_class_is_named(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 `models.toml` holds facts of published folders: what config.json says, modules.json, which files lie beside them.
 """
 
-import json
 import shutil
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from export.sources import read_json
 from tests.export.conftest import write_json, write_modules
 from tests.family_models import FamilyModel, draw
 from tests.jina_bert_reference import draw_tensors
@@ -62,12 +62,7 @@ CLASSES |= {"ForTokenClassification": "AutoModelForTokenClassification"}
 
 @dataclass(frozen=True)
 class Published:
-    """One row of the table.
-
-    Attributes:
-        id: on the hub.
-        facts: its own, and where it says nothing its layout's.
-    """
+    """One row of the table: its id on the hub and its facts, where it says nothing its layout's."""
 
     id: str
     facts: Mapping[str, Any]
@@ -147,7 +142,8 @@ def _write_network(model: Published, tokenizer: Tokenizer, folder: Path) -> Path
         _write_router(folder, model["router"], tokenizer.get_vocab_size())
     elif model["modules"] is not None:
         _write_modules(model, folder)
-    if around := _around(model):
+    prompts = {"prompts": model["prompts"], "default_prompt_name": None} if model["prompts"] else {}
+    if around := {**prompts, **(model["around"] or {})}:
         write_json(folder / "config_sentence_transformers.json", around)
     for name, content in (model["files"] or {}).items():
         write_json(folder / name, content)
@@ -156,24 +152,14 @@ def _write_network(model: Published, tokenizer: Tokenizer, folder: Path) -> Path
         library = folder.with_name(f"{folder.name}-library")
         shutil.copytree(folder, library)
         if model["inline_dense"]:  # the architecture tells the library of the dense layer
-            write_json(library / "config.json", {**config_of(library), "architectures": [model["architecture"]]})
+            said = {**read_json(library / "config.json"), "architectures": [model["architecture"]]}
+            write_json(library / "config.json", said)
     kept = {name: value for name, value in config.items() if name not in (model["left_out"] or ())}
     if model["text_part"]:  # of a network that reads more than texts
         kept = {**model["text_part"], "architectures": config["architectures"], "text_config": kept}
     write_json(folder / "config.json", kept)
     _change_weights(model, folder)
     return library
-
-
-def config_of(folder: Path) -> dict[str, Any]:
-    """config.json of a folder."""
-    read: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    return read
-
-
-def _around(model: Published) -> dict[str, Any]:
-    prompts = {"prompts": model["prompts"], "default_prompt_name": None} if model["prompts"] else {}
-    return {**prompts, **(model["around"] or {})}
 
 
 def _change_weights(model: Published, folder: Path) -> None:
@@ -186,7 +172,8 @@ def _change_weights(model: Published, folder: Path) -> None:
     if model["flash_names"]:
         tensors = _in_flash_names(tensors)
     if model["adapters"]:
-        tensors = _with_adapters(tensors)
+        made = {"A": torch.ones, "B": torch.zeros}  # that change nothing: the libraries know the network without any
+        tensors = with_adapters(tensors, 5, lambda letter, shape: made[letter](shape))
     for name in model["lora"] or ():  # adapters that change nothing
         query = next(name for name in tensors if name.endswith("0.self_attn.q_proj.weight"))
         outputs, inputs = tensors[query].shape
@@ -228,20 +215,20 @@ def _in_flash_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def _with_adapters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Five adapters a matrix that change nothing, for the libraries know the network without any."""
+def with_adapters(
+    tensors: Mapping[str, Tensor], tasks: int, make: Callable[[str, tuple[int, ...]], Tensor]
+) -> dict[str, Tensor]:
+    """An adapter of rank 4 a task on every matrix, as Jina's code stores them; `make` gives A and B of all tasks."""
     stored = {}
     for name, tensor in tensors.items():
         if tensor.ndim < 2 or "pooler" in name:
             stored[name] = tensor
             continue
-        module = f"{name.removesuffix('.weight')}.parametrizations.weight"
-        rows, columns = tensor.shape if "embeddings" in name else tensor.shape[::-1]
-        first, second = torch.ones(5, 4, rows), torch.zeros(5, columns, 4)
-        is_table = "embeddings" in name
+        module, (outputs, inputs) = f"{name.removesuffix('.weight')}.parametrizations.weight", tensor.shape
+        shapes = ((outputs, 4), (4, inputs)) if "embeddings" in name else ((4, inputs), (outputs, 4))
         stored[f"{module}.original"] = tensor
-        stored[f"{module}.0.lora_A"] = first.mT.contiguous() if is_table else first
-        stored[f"{module}.0.lora_B"] = second.mT.contiguous() if is_table else second
+        for letter, shape in zip("AB", shapes, strict=True):
+            stored[f"{module}.0.lora_{letter}"] = make(letter, (tasks, *shape))
     return stored
 
 

@@ -16,11 +16,11 @@ from export.cli import parser
 from export.errors import ExportError
 from export.exporter import export_artifact
 from export.original import compare_with_original
-from export.sources import Folder
+from export.sources import Folder, read_json
 from export.verify import Case
 from tests.export.conftest import change_json
 from tests.jina_bert_reference import encode
-from tests.published.build import Published, build, config_of, table
+from tests.published.build import Published, build, table
 from tests.published.page import PAGE, page
 
 TOLERANCE = 1e-5
@@ -68,7 +68,9 @@ def test_the_words_of_a_query_without_a_network_are_looked_up_behind_no_prompt(t
 
 def _compare_with_publications(checkpoint: Checkpoint, folder: Path) -> None:
     ids = list(range(5, 30))
-    expected, _ = encode(config_of(folder), load_file(folder / "model.safetensors"), ids, [0] * len(ids))
+    expected, _ = encode(
+        read_json(folder / "config.json"), load_file(folder / "model.safetensors"), ids, [0] * len(ids)
+    )
     with torch.inference_mode():
         types = torch.zeros(1, len(ids), dtype=torch.int64)
         found = checkpoint.encoder(torch.tensor([ids]), torch.tensor([len(ids)]), token_type_ids=types)

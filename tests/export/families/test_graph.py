@@ -1,6 +1,8 @@
-"""The exported graphs of networks unlike BERT: fused in every layer, a text's bits its own, refusals by name."""
+"""The exported graphs of networks unlike BERT and of tasks: fused in every layer, a text's bits its own."""
 
 import copy
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from export.graph import trace
-from export.int8.quantize import quantize_encoder, see_ranges
 from export.precision import TOLERANCES
 from export.runtime import Session
 from export.verify import verify
-from model.artifact import attentions_name
+from model.artifact import GRAPH, Artifact, attentions_name
+from model.config import EncoderConfig
+from model.config_parts import OUTPUT_NAMES
 from model.encoder import Encoder
-from tests.networks import batch_of, draw_weights, random_batches, vary
+from tests.networks import batch_of, draw_weights, vary
+from tests.task_artifacts import TaskArtifact
 
 LONGEST = 24
 CHANGES: dict[str, dict[str, Any]] = {
@@ -52,19 +56,31 @@ NETWORKS = {name: vary(type_vocab_size=0, **change) for name, change in CHANGES.
 FAST = ("relative", "local")  # a bias a head; and rotary, pre-norm and gated, with a window
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in NETWORKS]
-)
-def drawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Encoder, Path]:
-    encoder = draw_weights(Encoder(NETWORKS[request.param]))
-    path = tmp_path_factory.mktemp(request.param) / "model.onnx"
-    onnx_ir.save(trace(encoder), path)
-    return encoder, path
+PARAMETERS = [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in NETWORKS]
+TASKS = ("reranker", "sparse_encoder", "multi_vector_encoder")
 
 
 @pytest.fixture(scope="module")
-def session(drawn: tuple[Encoder, Path]) -> Session:
-    return Session(drawn[1], threads=1)
+def graph_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Encoder, Path]]:
+    @cache
+    def draw(name: str) -> tuple[Encoder, Path]:
+        encoder, path = draw_weights(Encoder(NETWORKS[name])), tmp_path_factory.mktemp(name) / "model.onnx"
+        onnx_ir.save(trace(encoder), path)
+        return encoder, path
+
+    return draw
+
+
+@pytest.fixture(scope="module", params=[*PARAMETERS, *TASKS])
+def opened(
+    request: pytest.FixtureRequest, graph_of: Callable[[str], tuple[Encoder, Path]]
+) -> tuple[Session, EncoderConfig]:
+    """The graph of a network, or of a task's artifact."""
+    if request.param in NETWORKS:
+        encoder, path = graph_of(request.param)
+        return Session(path, threads=1), encoder.config
+    made: TaskArtifact = request.getfixturevalue(request.param)
+    return Session(made.artifact / GRAPH, threads=1), Artifact.open(made.artifact).manifest.config
 
 
 @given(
@@ -75,20 +91,35 @@ def session(drawn: tuple[Encoder, Path]) -> Session:
 )
 @settings(max_examples=settings().max_examples // 4)
 def test_a_text_gives_the_same_bits_alone_and_in_any_batch(
-    drawn: tuple[Encoder, Path], session: Session, lengths: list[int], padding: int, place: int, seed: int
+    opened: tuple[Session, EncoderConfig], lengths: list[int], padding: int, place: int, seed: int
 ) -> None:
-    config, generator = drawn[0].config, np.random.default_rng(seed)
-    rows = [generator.integers(0, 48, length) for length in lengths]
+    (session, config), generator = opened, np.random.default_rng(seed)
+    rows = [generator.integers(0, config.vocab_size, length) for length in lengths]
     place %= len(rows)
-    alone = session.run(batch_of(config, [rows[place]], layers=(0, 1)))
-    assert np.array_equal(session.run(batch_of(config, rows, padding))["pooled"][place], alone["pooled"][0])
-    weights = session.run(batch_of(config, rows, padding, layers=(0, 1)))[attentions_name(1)][place]
-    length = lengths[place]
-    assert np.array_equal(weights[:, :length, :length], alone[attentions_name(1)][0])
+    output, shown, length = OUTPUT_NAMES[config.task], attentions_name(config.num_layers - 1), lengths[place]
+    alone = session.run(batch_of(config, [rows[place]], layers=range(config.num_layers)))
+    real = length if config.task == "multi_vector" else None
+    together = session.run(batch_of(config, rows, padding))[output][place]
+    assert np.array_equal(together[:real], alone[output][0][:real])
+    weights = session.run(batch_of(config, rows, padding, layers=range(config.num_layers)))[shown][place]
+    assert np.array_equal(weights[:, :length, :length], alone[shown][0])
 
 
-def test_every_graph_verifies_and_holds_a_shared_weight_once(drawn: tuple[Encoder, Path]) -> None:
-    encoder, path = drawn
+def test_chunks_of_the_vocabulary_do_not_depend_on_the_batch(sparse_encoder: TaskArtifact) -> None:
+    """More texts than a chunk has tokens: one position of each at a time."""
+    session = Session(sparse_encoder.artifact / GRAPH, threads=1)
+    config, generator = Artifact.open(sparse_encoder.artifact).manifest.config, np.random.default_rng(0)
+    rows = [generator.integers(0, 400, 5) for _ in range(30)]
+    together = session.run(batch_of(config, rows))["sparse"]
+    for place, row in enumerate(rows):
+        assert np.array_equal(session.run(batch_of(config, [row]))["sparse"][0], together[place])
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_every_graph_verifies_and_holds_a_shared_weight_once(
+    graph_of: Callable[[str], tuple[Encoder, Path]], name: str
+) -> None:
+    encoder, path = graph_of(name)
     fused, parity = verify(path, encoder, tolerance=TOLERANCES["fp32"])
     assert fused == {"ai.onnx.Attention": 2}
     assert max(parity[kind] for kind in ("pooled", "attentions", "value_norms", "gated")) < 2e-5
@@ -97,20 +128,6 @@ def test_every_graph_verifies_and_holds_a_shared_weight_once(drawn: tuple[Encode
         stored = sum(value.const_value.nbytes for value in initializers if value.const_value)
         once = sum(parameter.nbytes for parameter in encoder.parameters())  # PyTorch counts a shared one once
         assert stored == pytest.approx(once, rel=0.05)  # all but biases that were folded
-
-
-@pytest.mark.slow
-def test_int8_takes_relative_positions(tmp_path: Path) -> None:
-    encoder = draw_weights(Encoder(vary(type_vocab_size=0, attention_positions="relative")))
-    batches = random_batches(1, count=4)
-    quantized = quantize_encoder(encoder, see_ranges(encoder, batches))
-    ids, lengths = batches[0].input_ids, batches[0].lengths
-    with torch.inference_mode():
-        found, expected = (network.use("eager")(ids, lengths).pooled for network in (quantized, encoder))
-    assert torch.cosine_similarity(found, expected).min() > 0.999
-    onnx_ir.save(trace(quantized), tmp_path / "model.onnx")
-    fused, _ = verify(tmp_path / "model.onnx", quantized, tolerance=TOLERANCES["int8"])
-    assert fused == {"ai.onnx.Attention": 2}
 
 
 @pytest.mark.slow

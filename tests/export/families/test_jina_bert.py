@@ -10,7 +10,6 @@ import torch
 from safetensors.numpy import save_file
 
 from export.errors import UnsupportedModel
-from export.pruning.removal import remove_heads
 from model.encoder import Encoder
 from tests.family_models import read
 from tests.jina_bert_reference import classify, draw_tensors, encode
@@ -90,12 +89,6 @@ def test_refuses_settings_it_would_not_reproduce(tmp_path: Path, change: dict[st
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **change}))
     with pytest.raises(UnsupportedModel, match=message):
         read(tmp_path)
-
-
-def test_heads_that_are_normed_together_stay_together(tmp_path: Path) -> None:
-    encoder = read(save(tmp_path, CONFIG | NORMED)).encoder
-    with pytest.raises(UnsupportedModel, match="normed over all heads together: none can be removed"):
-        remove_heads(encoder, [0])
 
 
 def test_refuses_the_norms_of_a_variant_that_no_code_names(tmp_path: Path) -> None:

@@ -1,15 +1,16 @@
-"""Every family's encoder equals `transformers` on random weights, read from a folder that `transformers` saved.
+"""Every family's encoder equals `transformers` on random weights, in every wording that its config.json comes in."""
 
-And encoders made from decoders: left padding, scaled rotary positions, the text part of a larger network.
-"""
-
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
+from model.encoder import Encoder
 from tests.family_models import (
     MODELS,
     NAMED,
@@ -113,3 +114,147 @@ def test_the_text_part_of_a_network_for_images_and_sound_is_read(tmp_path: Path)
         found = ours(ids, torch.tensor([7]))
     torch.testing.assert_close(project(ours, found.last_hidden_state), expected, atol=TOLERANCE, rtol=0)
     torch.testing.assert_close(found.pooled, expected.mean(dim=1), atol=TOLERANCE, rtol=0)
+
+
+Settings = dict[str, Any]
+Change = Callable[[Settings], Settings]
+
+
+def said(**settings: Any) -> Change:
+    """Other settings; None removes one."""
+    return lambda config: {name: value for name, value in {**config, **settings}.items() if value is not None}
+
+
+# Of `transformers` before 5.
+older_modernbert = said(
+    **dict.fromkeys(("layer_types", "rope_parameters")),
+    global_attn_every_n_layers=3,
+    global_rope_theta=160000.0,
+    local_rope_theta=10000.0,
+)
+
+
+def own_nomic(config: Settings) -> Settings:
+    """Of the model's own code, as nomic-embed-text-v1.5 has it."""
+    return {
+        "model_type": "nomic_bert",
+        "n_embd": 32,
+        "n_head": 4,
+        "n_layer": 3,
+        "n_inner": 64,
+        "n_positions": 40,
+        "vocab_size": 385,
+        "pad_vocab_size_multiple": 80,
+        "type_vocab_size": 2,
+        "activation_function": "swiglu",
+        "layer_norm_epsilon": 1e-12,
+        "rotary_emb_base": 1000,
+        "rotary_emb_fraction": 1.0,
+        "max_trained_positions": 20,
+        **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "causal"), False),
+        **dict.fromkeys(("use_rms_norm", "rotary_emb_interleaved"), False),
+        **dict.fromkeys(("rotary_emb_scale_base", "rotary_scaling_factor")),
+    }
+
+
+def own_gte(config: Settings) -> Settings:
+    """Of the model's own code."""
+    theta = config.pop("rope_parameters")["rope_theta"]
+    return {**config, "model_type": "new", "rope_theta": theta, "rope_scaling": None, "layer_norm_type": "layer_norm"}
+
+
+def reword(folder: Path, change: Change) -> Encoder:
+    path = folder / "config.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    return read(folder).encoder
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+PERIOD = ["sliding_attention", "full_attention", "sliding_attention"]
+WORDINGS: list[tuple[str, Settings, Change]] = [  # network, how it is drawn, how its file is reworded
+    ("bert", {}, lambda config: {**config, "position_embedding_type": None, "hidden_act": "gelu_python"}),
+    ("modernbert", {}, older_modernbert),
+    ("modernbert", {}, lambda config: older_modernbert({**config, "position_embedding_type": "sans_pos"})),  # Ettin's
+    ("nomic", {}, own_nomic),
+    ("nomic", {}, lambda config: {**own_nomic(config), **config}),  # both, as `transformers` saves an older checkpoint
+    ("gte", {}, own_gte),
+    (
+        "qwen3",
+        {"rope_parameters": {"rope_theta": 700.0, **YARN}},
+        said(rope_parameters=None, rope_theta=700.0, rope_scaling=YARN, layer_types=None),
+    ),
+    (
+        "gemma3",
+        {"layer_types": PERIOD},
+        said(
+            rope_parameters=None, layer_types=None, sliding_window_pattern=2, rope_theta=1e6, rope_local_base_freq=1e4
+        ),
+    ),
+    ("gemma2", {}, said(per_layer_config=None, global_head_dim=10, num_global_key_value_heads=1)),
+    ("eurobert", {}, said(model_type="jina_embeddings_v5", is_decoder=False, task_names=["retrieval"])),
+    ("qwen3", {}, said(model_type="jina_embeddings_v5", is_decoder=True, task_names=["retrieval"])),
+    ("qwen3", {}, said(model_type="jina_embeddings_v5", is_decoder=None)),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "change"), WORDINGS, ids=[name for name, *_ in WORDINGS])
+def test_describes_the_same_network(tmp_path: Path, name: str, settings: Settings, change: Change) -> None:
+    expected = read(save(draw(NAMED[name], **settings), NAMED[name], tmp_path)).encoder
+    found = reword(tmp_path, change)
+    assert found.config == expected.config
+    for tensor, value in expected.state_dict().items():
+        assert torch.equal(found.state_dict()[tensor], value), tensor
+
+
+def saved(name: str, folder: Path) -> PreTrainedModel:
+    theirs = draw(NAMED[name])
+    save(theirs, NAMED[name], folder)
+    return theirs
+
+
+NO_LOCAL_BASE = {"global_rope_theta": 10000.0, "local_rope_theta": None}
+
+
+def test_local_layers_without_a_base_of_their_own_have_the_global_one(tmp_path: Path) -> None:
+    saved("modernbert", tmp_path)
+    config = reword(tmp_path, lambda config: {**older_modernbert(config), **NO_LOCAL_BASE}).config
+    assert (config.rope_theta, config.local_rope_theta, config.local_layers) == (10000.0, 10000.0, (1, 2))
+
+
+@pytest.mark.parametrize("name", ["nomic", "gte"])
+def test_tensors_are_known_by_the_names_that_transformers_gives_them(tmp_path: Path, name: str) -> None:
+    theirs = saved(name, tmp_path)
+    expected = read(tmp_path).encoder.state_dict()
+    theirs.save_pretrained(tmp_path, save_original_format=False)
+    found = read(tmp_path).encoder.state_dict()
+    assert all(torch.equal(found[tensor], value) for tensor, value in expected.items())
+
+
+DYNAMIC = {"rope_type": "dynamic", "type": "dynamic", "rope_theta": 1000.0, "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "longest"),
+    [(lambda config: {**own_nomic(config), "rotary_scaling_factor": 2}, 20), (said(rope_parameters=DYNAMIC), 40)],
+    ids=["own", "transformers"],
+)
+def test_dynamic_frequencies_are_plain_up_to_the_trained_length(tmp_path: Path, change: Change, longest: int) -> None:
+    saved("nomic", tmp_path)
+    config = reword(tmp_path, change).config
+    assert (config.max_positions, config.rope_theta, config.rope_divisor) == (longest, 1000.0, 1.0)
+
+
+def test_ntk_scaling_of_gte_is_that_of_its_source(tmp_path: Path) -> None:
+    """kexue.fm/archives/9706, equation 6: frequency i is theta^(-2i/K) f^(-2(i+1)/K); the lowest is divided by f."""
+    theirs = saved("gte", tmp_path)
+    theta, factor, size = 500.0, 4.0, 8
+    scaled = {"rope_theta": theta, "rope_scaling": {"type": "ntk", "factor": factor}}
+    ours = reword(tmp_path, lambda config: {**own_gte(config), **scaled})
+    pairs = torch.arange(size // 2, dtype=torch.float64)
+    frequencies = theta ** (-2 * pairs / size) * factor ** (-2 * (pairs + 1) / size)
+    setattr(theirs.rotary_emb, "inv_freq", frequencies.float())  # noqa: B010 - torch types attributes as tensors
+    ids, _ = ids_and_types(NAMED["gte"], 1, 40)
+    with torch.inference_mode():
+        expected = theirs(ids).last_hidden_state
+        found = ours.use("eager")(ids, torch.tensor([40])).last_hidden_state
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)

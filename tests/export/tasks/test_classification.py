@@ -145,10 +145,7 @@ def test_reads_what_makes_scores_of_logits(folder: Path, change: dict[str, Any],
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"sentence_transformers": {"activation_fn": "mine.Sigmoid"}},
-            "mine.Sigmoid is not supported: Sigmoid",
-        ),
+        ({"sentence_transformers": {"activation_fn": "mine.Sigmoid"}}, "mine.Sigmoid is not supported: Sigmoid"),
         ({"sentence_transformers": {"activation_fn": "torch.nn.GELU"}}, "torch.nn.GELU is not supported"),
         ({"problem_type": "ranking"}, "problem_type 'ranking': one of single_label"),
         ({"id2label": {"1": "a"}}, "id2label is .*: expected a name for each of 0 to the last label"),
@@ -164,25 +161,6 @@ def test_refuses_what_it_would_not_reproduce(folder: Path, change: dict[str, Any
 def test_labels_that_nobody_named_are_two() -> None:
     assert read_labels({}) == ("LABEL_0", "LABEL_1")
     assert read_labels({"num_labels": 1}) == ("LABEL_0",)
-
-
-def test_a_cross_encoder_as_sentence_transformers_saves_it(folder: Path, tmp_path: Path) -> None:
-    from sentence_transformers import CrossEncoder  # noqa: PLC0415 - seconds to import, one test needs it
-
-    named = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "pad", "cls", "sep", "mask")}
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 40, **named}
-    write_json(folder / "tokenizer_config.json", settings)
-    theirs = CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Identity())
-    theirs.save(str(tmp_path / "saved"))
-    checkpoint = read(tmp_path / "saved")
-    assert getattr(checkpoint.encoder.config.task_settings, "activation", None) == "identity"
-    pairs = [("the cats sat", "on the mats"), ("lower", "the newest, widest cat of all")]
-    for texts, expected in zip(pairs, theirs.predict(pairs), strict=True):
-        encoding = checkpoint.tokenizer.encode(*texts)
-        ids, types = torch.tensor([encoding.ids]), torch.tensor([encoding.type_ids])
-        with torch.inference_mode():
-            found = checkpoint.encoder(ids, torch.tensor([ids.shape[1]]), token_type_ids=types).task_output
-        np.testing.assert_allclose(found[0, 0], expected, atol=TOLERANCE, rtol=0)
 
 
 def test_heads_of_nomics_own_code_are_refused(tmp_path: Path) -> None:

