@@ -10,8 +10,7 @@ from pathlib import Path
 from export.command import Store, run_command, wait_asleep
 from train.commands import COMMANDS, Command
 from train.experiments.commands import EXPERIMENTS, Experiment
-from train.options import add_flags
-from train.settings import WEIGHTS, RunSettings, has_checkpoint
+from train.settings import WEIGHTS, RunSettings, add_flags, has_checkpoint
 
 PROGRAM = "polyhead train"
 DESCRIPTION = """\

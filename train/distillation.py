@@ -1,8 +1,7 @@
 """A student learns to give its teacher's vectors, from texts without labels.
 
-The loss adds the cosine to the teacher's vectors, the similarities within a batch, hidden states, and the relations
-between tokens in the last layer's queries, keys and values (MiniLMv2, Wang et al. 2021, arXiv 2012.15828). Relations
-are distributions over the tokens of a text whatever the size of a head, so the student's heads may differ.
+Relations between tokens are of the last layer's queries, keys and values (MiniLMv2, Wang et al. 2021, arXiv
+2012.15828): distributions over the tokens of a text whatever the size of a head, so the student's heads may differ.
 """
 
 import math
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import kl_div, normalize
 from torch.nn.utils.rnn import pad_sequence
 
@@ -40,8 +39,8 @@ MOST_RELATION_HEADS = 48  # as MiniLMv2 has
 class Texts:
     """Texts to learn from, in a fixed random order, and texts to judge by, which share none with them."""
 
-    learned: Sequence[str]  # to learn from
-    held_out: Sequence[str]  # to judge by
+    learned: Sequence[str]
+    held_out: Sequence[str]
     described: Mapping[str, Any]  # the files, for the record
 
 
@@ -86,10 +85,10 @@ class Distillation(Recipe):
         described: Mapping[str, Any],
         layers: Sequence[int],
     ) -> None:
-        """Puts everything where the device is, and embeds the texts to judge by.
+        """Puts everything on the device, and embeds the texts to judge by.
 
-        `described` is what was done before, for the record. `layers` has for each of the student's layers the teacher's
-        whose hidden states it learns; it is empty if their sizes differ.
+        `described` is for the record. `layers` has for each of the student's layers the teacher's whose hidden states
+        it learns; it is empty if their sizes differ.
         """
         self.like, self.weights, self.seed, self.layers = teacher, weights, settings.seed, layers
         self.device = torch.device(settings.device)
@@ -188,11 +187,8 @@ def relation_loss(
 ) -> Tensor:
     """Kullback-Leibler divergence of the student's relations from the teacher's, mean over tokens, heads and kinds.
 
-    Args:
-        student: queries, keys and values [T, ...] of the texts' tokens, one text behind the other.
-        teacher: the same, of other widths.
-        lengths: tokens of each text; they add up to T.
-        total: sums over processes that hold some of the texts each.
+    Both are queries, keys and values [T, ...], one text behind the other, of any width; `lengths` add up to T. `total`
+    is as of `hidden_loss`.
     """
     losses = []
     for name in PROJECTIONS:
@@ -228,15 +224,12 @@ def log_relations(projected: Tensor, lengths: Sequence[int], heads: int, real: T
 def last_projections(encoder: Encoder) -> Iterator[dict[str, Tensor]]:
     """While this holds, the dictionary has the last run's queries, keys and values [T, ...].
 
-    They are of the last layer with heads. Where no layer has any, the dictionary stays empty.
+    They are of the last layer with heads; without one the dictionary stays empty.
     """
     found: dict[str, Tensor] = {}
     layers = [layer for layer in encoder_layers(encoder) if layer.attention.num_heads]
-
-    def keeping(name: str) -> Callable[[nn.Module, object, Tensor], None]:
-        return lambda _module, _inputs, output: found.__setitem__(name, output)
-
     with ExitStack() as hooks:
         for name in PROJECTIONS if layers else ():
-            hooks.enter_context(getattr(layers[-1].attention, name).register_forward_hook(keeping(name)))
+            product = getattr(layers[-1].attention, name)
+            hooks.enter_context(product.register_forward_hook(lambda _, __, rows, of=name: found.update({of: rows})))
         yield found

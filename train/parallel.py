@@ -17,12 +17,7 @@ from train.errors import RunError
 
 
 class Processes:
-    """This process among those that train together; alone where `torchrun` did not start it.
-
-    Attributes:
-        rank: which this is; the first one writes.
-        count: how many there are.
-    """
+    """This process, the `rank`th of `count` that train together; alone where `torchrun` did not start it."""
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
@@ -83,11 +78,7 @@ ALONE = Processes()
 
 @contextmanager
 def joined(device: str) -> Iterator[Processes]:
-    """While this holds, the process works with those that `torchrun` started with it.
-
-    Raises:
-        RunError: there is no such device.
-    """
+    """While this holds, the process works with those that `torchrun` started; RunError if there is no such device."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     try:
         if count > 1 and device == "cuda":

@@ -13,7 +13,6 @@ from train.batching import (
     ordinary_tokens,
     related_batches,
     substitute,
-    tokenize_pairs,
     tokenize_texts,
 )
 from train.data import DataFile, read_parts, read_rows, read_texts
@@ -165,7 +164,7 @@ def test_batches_are_what_the_tokenizer_gives(tokenizer: Tokenizer) -> None:
         cut = ids if len(ids) <= 7 else [*ids[:6], ids[-1]]
         assert row[:length].tolist() == cut
         assert not row[length:].any()
-    pairs = tokenize_pairs([("the cat", "sat"), ("a mat", "on the mat")], tokenizer, 40).batch([1])
+    pairs = tokenize_texts([("the cat", "sat"), ("a mat", "on the mat")], tokenizer, 40, pairs=True).batch([1])
     assert pairs.token_type_ids is not None
     assert pairs.token_type_ids.tolist() == [tokenizer.encode("a mat", "on the mat").type_ids]
 

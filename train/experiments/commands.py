@@ -1,4 +1,4 @@
-"""Each experiment's flags, which are the fields of its settings, and how it runs; as `train.commands` has commands."""
+"""The experiments, as `train.commands` has commands."""
 
 import argparse
 import sys
@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 
 from export.command import count, positive, share, whole
 from train.commands import Lesson
-from train.options import flag, model_flag, settings_of, several
-from train.settings import SPEED, RunSettings
+from train.settings import SPEED, RunSettings, flag, model_flag, settings_of, several
 from train.texts import SOURCES, gather
 
 MEASURED_STEPS = 6  # of an estimate
