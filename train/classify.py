@@ -155,8 +155,7 @@ def read_labels(
 ) -> tuple[TokenIds, list[Tensor]]:
     """Token ids of each row, and each token's label as a number; `UNLABELLED` of all but a word's first token.
 
-    Raises:
-        DataError: a row has other labels than words, or a label that was not learned from.
+    DataError for a row that has other labels than words, or a label that was not learned from.
     """
     numbers = {label: number for number, label in enumerate(labels)}
     cutting = Tokenizer.from_str(tokenizer.to_str())
@@ -198,8 +197,7 @@ def _padded(targets: Sequence[Tensor]) -> Tensor:
 def read_scores(parts: Sequence[Sequence[Row]], path: Path) -> tuple[list[Tensor], dict[str, Any]]:
     """Scores of each part, float32 [rows], put on 0 to 1 by the range of the first part's; and that range.
 
-    Raises:
-        DataError: a score is no number, or the first part's are all alike.
+    DataError for a score that is no number, and if the first part's are all alike.
     """
     scores = [list(map(_score, part)) for part in parts]
     low, high = min(scores[0]), max(scores[0])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from export.command import Store, run_command, wait_asleep
 from train.commands import COMMANDS, Command
+from train.errors import RunError
 from train.experiments.commands import EXPERIMENTS, Experiment
 from train.settings import WEIGHTS, RunSettings, add_flags, has_checkpoint
 
@@ -82,7 +83,6 @@ def _left_behind(options: argparse.Namespace) -> str:
 
 
 def _run(options: argparse.Namespace) -> None:
-    """Trains, and exports the result where that was asked for."""
     run = EVERY[options.command].run
     if options.command in EXPERIMENTS or options.artifact is None:
         run(options)
@@ -90,7 +90,6 @@ def _run(options: argparse.Namespace) -> None:
     from export.checkpoint import read_checkpoint  # noqa: PLC0415 - torch takes seconds to import
     from export.exporter import export_artifact, require_free  # noqa: PLC0415
     from export.sources import find_folder  # noqa: PLC0415
-    from train.errors import RunError  # noqa: PLC0415
 
     require_free(options.artifact, force=False)
     if options.artifact.resolve() == options.output.resolve():

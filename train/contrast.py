@@ -96,7 +96,6 @@ def _prompt(defaults: Defaults, names: Sequence[str]) -> str:
 
 
 def _behind(prompts: Mapping[str, str], fields: Sequence[str]) -> tuple[str, ...]:
-    """Anchor, positive and negatives behind their prompts."""
     return (prompts["query"] + fields[0], *(prompts["document"] + text for text in fields[1:]))
 
 

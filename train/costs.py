@@ -82,8 +82,7 @@ def measure_costs(config: EncoderConfig, texts: Sequence[TokenizedText], precisi
 
 
 def _table(counts: Sequence[int], seconds: Sequence[float]) -> Float64Array:
-    """Counts, and seconds above the first count's; noise does not let more take less."""
-    rising = np.maximum.accumulate(np.array(seconds) - seconds[0])
+    rising = np.maximum.accumulate(np.array(seconds) - seconds[0])  # noise does not let more take less
     return np.array([counts, rising], dtype=np.float64).T
 
 

@@ -56,8 +56,7 @@ class Rows(NamedTuple):
 def read_texts(paths: Sequence[Path]) -> tuple[list[str], list[DataFile]]:
     """Texts of files with one text a line; empty lines are none.
 
-    Raises:
-        DataError: a file cannot be read, a line is no UTF-8 or above 1 MiB, or there are fewer than 8 texts.
+    DataError if a file cannot be read, a line is no UTF-8 or above 1 MiB, or there are fewer than 8 texts.
     """
     texts: list[str] = []
     files = []
@@ -73,10 +72,8 @@ def read_texts(paths: Sequence[Path]) -> tuple[list[str], list[DataFile]]:
 def read_rows(path: Path, columns: Sequence[str], *, optional: Sequence[str] = ()) -> tuple[list[Row], DataFile]:
     """Rows of a `.csv` or `.tsv` file without a header, of a `.jsonl` file of objects, or of a `.conllu` treebank.
 
-    Rows have the columns, in JSON lines fields of these names, and maybe the optional ones.
-
-    Raises:
-        DataError: as `read_texts`, or a row has other columns.
+    Rows have the columns, in JSON lines fields of these names, and maybe optional ones. DataError for others, and as
+    `read_texts`.
     """
     digest = hashlib.sha256()
     match path.suffix.lower():
@@ -96,12 +93,9 @@ def read_rows(path: Path, columns: Sequence[str], *, optional: Sequence[str] = (
 
 
 def read_parts(path: Path, held_out: Path | None, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Rows:
-    """Reads rows; without a file of rows to judge by, 5 % of them are held out.
+    """Reads rows; without a file of rows to judge by, 5 % of them are held out. No first text is on both sides.
 
-    No first text is on both sides: rows that begin with one that is held out are not learned from.
-
-    Raises:
-        DataError: a file cannot be used, or leaves no row to learn from.
+    DataError if a file cannot be used, or leaves no row to learn from.
     """
     rows, file = read_rows(path, columns, optional=optional)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(SEED)).tolist()

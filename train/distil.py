@@ -51,8 +51,7 @@ class Distil(Distillation):
 def student_config(teacher: EncoderConfig, changes: Mapping[str, Any]) -> EncoderConfig:
     """The teacher's configuration with other values for some fields, as JSON types.
 
-    Raises:
-        RunError: they describe no network, or one that does not read the teacher's tokens into vectors of its size.
+    RunError if they describe no network, or one that does not read the teacher's tokens into vectors of its size.
     """
     given = changes.get("num_heads")
     heads = tuple(given) if isinstance(given, list) else teacher.num_heads  # what is no list is refused below
@@ -104,10 +103,9 @@ def matched_layers(student: int, teacher: int) -> list[int]:
 
 
 def make_student(config: EncoderConfig, teacher: Encoder, layers: Sequence[int], *, seed: int, parts: bool) -> Encoder:
-    """The student with first weights, drawn by the seed.
+    """The student with weights drawn by the seed, or with `parts` the teacher's tensors where name and shape fit.
 
-    With `parts` the teacher's tensors are taken where name and shape fit, a layer's from that of `layers` that it
-    stands for.
+    A layer's are from that of `layers` that it stands for.
     """
     student = initialise(Encoder(config), seed)
     whole = teacher.state_dict() if parts else {}

@@ -21,7 +21,7 @@ from model.encoder import Encoder
 from model.packing import real_tokens
 from train.batching import TokenBatch, TokenIds, as_running_text, ordinary_tokens, substitute, tokenize_texts
 from train.commands import Weights
-from train.data import DataFile, read_texts, require_examples
+from train.data import read_texts, require_examples
 from train.embedding import cosine_figures, embed_ids, encoder_layers, layer_outputs, run
 from train.loop import Recipe
 from train.parallel import ALONE, generator_of
@@ -47,8 +47,7 @@ class Texts:
 def read_material(paths: Sequence[Path], held_out: Path | None) -> Texts:
     """Reads the files; without `held_out` a part of the texts is for judging.
 
-    Raises:
-        DataError: a file cannot be used, or fewer than 8 texts are left to learn from.
+    DataError if a file cannot be used, or fewer than 8 texts are left to learn from.
     """
     texts, files = read_texts(paths)
     texts = list(dict.fromkeys(texts))  # a text that comes twice would be on both sides
@@ -57,13 +56,14 @@ def read_material(paths: Sequence[Path], held_out: Path | None) -> Texts:
     if held_out is None:
         count = min(MOST_HELD_OUT, max(2, round(HELD_OUT_SHARE * len(texts))))
         learned, judged = shuffled[count:], shuffled[:count]
-        described = {"texts": _listed(files), "held_out": f"{count} of the texts"}
+        described: dict[str, Any] = {"held_out": f"{count} of the texts"}
     else:
         judged, judged_files = read_texts([held_out])
         judged = list(dict.fromkeys(judged))[:MOST_HELD_OUT]
         kept_apart = set(judged)
         learned = [text for text in shuffled if text not in kept_apart]
-        described = {"texts": _listed(files), "held_out": _listed(judged_files)}
+        described = {"held_out": [file._asdict() for file in judged_files]}
+    described["texts"] = [file._asdict() for file in files]
     require_examples(len(learned), paths, "different texts, without those that are held out")
     return Texts(learned=learned, held_out=judged, described=described)
 
@@ -145,10 +145,6 @@ class Distillation(Recipe):
     def evaluate(self) -> dict[str, float]:
         """Cosines to the teacher's vectors, on texts that are not trained on."""
         return cosine_figures(embed_ids(self.network(), self.held_out, self.device), self.expected)
-
-
-def _listed(files: Sequence[DataFile]) -> list[dict[str, Any]]:
-    return [file._asdict() for file in files]
 
 
 def cosine_loss(student: Tensor, teacher: Tensor) -> Tensor:

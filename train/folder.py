@@ -115,12 +115,7 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def require_folder(folder: Path, *, is_resumed: bool) -> None:
-    """Refuses to begin in a folder that holds anything, and to go on without a checkpoint.
-
-    Raises:
-        RunError: says what to do instead.
-        PermissionError: nothing can be written there.
-    """
+    """Refuses to begin in a folder that holds anything or cannot be written to, and to go on without a checkpoint."""
     if is_resumed and not has_checkpoint(folder):
         raise RunError(
             f"{folder / CHECKPOINT} is not there: nothing to go on from; begin without --resume"

@@ -42,6 +42,7 @@ class HardConcreteGates(nn.Module):
         super().__init__()
         self.log_alpha = nn.Parameter(torch.full((heads,), SURE))
         self.multipliers = nn.Parameter(torch.zeros(2))
+        self.multipliers.register_hook(torch.neg)  # type: ignore[no-untyped-call]  # raised where the target is missed
 
     def draw(self, rows: int, generator: torch.Generator) -> Tensor:
         """Random gates for each text of a batch, [rows, H] from 0 to 1."""
@@ -63,11 +64,6 @@ class HardConcreteGates(nn.Module):
         """`l1 (s - t) + l2 (s - t)^2` for the expected share s; 0 at the target t."""
         distance = self.expected_closed() - target
         return self.multipliers[0] * distance + self.multipliers[1] * distance**2
-
-    def ascend(self) -> None:
-        """Turns the multipliers' gradients round: they are raised where the target is missed."""
-        if self.multipliers.grad is not None:
-            self.multipliers.grad.neg_()
 
 
 def _stretch(x: Tensor) -> Tensor:
@@ -106,7 +102,6 @@ class Gates(Distillation):
         loss = self.loss(batch, share, gates)
         # Gradients of all processes are added, and each has the whole penalty.
         (loss + self.gates.penalty(target) / self.processes.count).backward()  # type: ignore[no-untyped-call]
-        self.gates.ascend()
         return loss.item()
 
     def network(self) -> Encoder:

@@ -72,7 +72,6 @@ def _asked(settings: HealSettings) -> dict[str, Any]:
 
 
 def _for_manifest(removed: Mapping[str, Any]) -> dict[str, Any]:
-    """What is removed, as the manifest says it."""
     speed = {name: value for name, value in removed.get("speed", {}).items() if name != "microseconds"}
     parts = {"heads": "removed", "neurons": "removed_neurons", "layers": "removed_layers"}
     return {name: removed.get(key, []) for name, key in parts.items()} | ({"speed": speed} if speed else {})

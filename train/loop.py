@@ -132,7 +132,13 @@ def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -
     epoch_of = lru_cache(1)(
         lambda epoch: epoch_batches(recipe.lengths, settings.batch_size, seed=settings.seed, epoch=epoch)
     )
-    pool_of = lru_cache(1)(lambda epoch, first: _pool(recipe, epoch_of(epoch)[first : first + RELATED_POOL]))
+
+    @lru_cache(1)
+    def pool_of(epoch: int, first: int) -> list[list[int]]:
+        batches = epoch_of(epoch)[first : first + RELATED_POOL]
+        vectors = recipe.vectors([place for batch in batches for place in batch])
+        return batches if vectors is None else related_batches(batches, vectors)
+
     per_epoch = len(epoch_of(0))
     steps = max(1, round(settings.epochs * per_epoch))
     judged = {round(steps * (index + 1) / settings.evaluations) for index in range(settings.evaluations)}
@@ -193,12 +199,6 @@ def noted_endings() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _pool(recipe: Recipe, batches: list[list[int]]) -> list[list[int]]:
-    """Some batches of an epoch, as the recipe wants their examples grouped."""
-    vectors = recipe.vectors([place for batch in batches for place in batch])
-    return batches if vectors is None else related_batches(batches, vectors)
-
-
 def _take_step(
     recipe: Recipe, optimizer: AdamW, places: Sequence[int], settings: RunSettings, *, step: int, steps: int
 ) -> float:
@@ -238,7 +238,6 @@ def _precision(settings: RunSettings) -> Iterator[None]:
 
 
 def _evaluate(recipe: Recipe, settings: RunSettings, progress: Progress, bar: Any, *, steps: int) -> None:
-    """Judges the network, and writes it if it is the best so far."""
     recipe.module.eval()
     figures = {name: round(value, 6) for name, value in recipe.evaluate().items()}
     progress.evaluations.append({"step": progress.step, **figures})
@@ -300,7 +299,6 @@ def _require_same(found: dict[str, Any], saved: dict[str, Any], what: str) -> No
 
 
 def _write_record(recipe: Recipe, settings: RunSettings, progress: Progress, *, is_done: bool) -> None:
-    """Writes training.json, what was done with what by which versions and how it went, and its curves."""
     losses = [(step, loss) for step, loss, _ in progress.losses]
     scores = [(figures["step"], figures[recipe.score]) for figures in progress.evaluations]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else KIB)

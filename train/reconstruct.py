@@ -1,9 +1,8 @@
 """Repairs a network that lost heads in closed form, layer by layer, before anything is trained.
 
 Attention's output projection and then the feed-forward's last product are fitted so that the residual stream behind
-them is the whole network's again. What they read is what the repaired layers below give, so that each layer also makes
-good what those could not (Frantar et al. 2023, "GPTAQ" and others for quantisation; Kwon et al. 2022, "A Fast
-Post-Training Pruning Framework for Transformers", for masks).
+them is the whole network's again, on what the repaired layers below give (Frantar et al. 2023, "GPTAQ" and others for
+quantisation; Kwon et al. 2022, "A Fast Post-Training Pruning Framework for Transformers", for masks).
 """
 
 from collections.abc import Mapping, Sequence

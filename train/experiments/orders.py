@@ -118,7 +118,6 @@ class Orders:
         return [config.head_span(layer).start + head for layer, head in recipe.findings()["removed"]]
 
     def _heal(self, removed: Sequence[int], run: RunSettings) -> dict[str, Any]:
-        """Cosines on held-out texts without those heads: as they are removed, fitted, and trained."""
         student = remove_heads(self.whole.encoder, removed)
         not_healed = self._recipe(student, run).evaluate()
         if self.settings.fitting_texts:

@@ -251,5 +251,4 @@ def table(record: Mapping[str, Any]) -> list[str]:
 
 
 def _rows_of(kind: str, names: Mapping[str, Any]) -> list[str]:
-    """The rows of a series; the compared number of heads belongs to both."""
-    return [name for name in names if name.startswith(f"{kind}-") or name == BASELINE]
+    return [name for name in names if name.startswith(f"{kind}-") or name == BASELINE]  # which belongs to both

@@ -40,11 +40,7 @@ def of_steps(run: RunSettings, steps: int, examples: int, **changes: Any) -> Run
 
 
 def run_trials(folder: Path, trials: Sequence[Trial]) -> list[Found]:
-    """What each trial found; those that were run before are not run again.
-
-    Raises:
-        RunError: a trial of a name was run with other settings or data.
-    """
+    """What each trial found; those that were run before are not run again, and refused with other settings or data."""
     return [_run_trial(folder, trial) for trial in trials]
 
 
@@ -130,7 +126,6 @@ def difference_cells(figures: Mapping[str, Any]) -> str:
 
 
 def _means(table: Float64Array) -> list[dict[str, float]]:
-    """Mean and interval over the seeds of each row of [rows, seeds]."""
     found = intervals.estimate(table.T)
     assert found is not None  # noqa: S101 - there is at least one seed
     bounds = (found.mean, found.low, found.high)

@@ -94,7 +94,6 @@ def _predicted(name: str, rows: Sequence[Row], axis: str, kind: str = "") -> Lin
 
 
 def _heads(rows: Sequence[Row]) -> list[Panel]:
-    """Heads at equal parameters: each task that needs a pattern, and the control."""
     tasks = {task: _equal(rows, task=task) for task in TASKS if TASKS[task].needs}
     lines = [_measured(task, found, "heads") for task, found in tasks.items()]
     lines += [_measured(task, _equal(rows, task=task), "heads", "thin") for task in TASKS if task not in tasks]
@@ -123,7 +122,6 @@ def _width(rows: Sequence[Row]) -> list[Panel]:
 
 
 def _keys(rows: Sequence[Row]) -> list[Panel]:
-    """One head and the size of its keys."""
     lines = []
     for task, kind in zip(("one key", "count of three"), "ab", strict=True):
         found = _select(rows, task=task, heads=1, d_v=WIDTH)
@@ -132,13 +130,11 @@ def _keys(rows: Sequence[Row]) -> list[Panel]:
 
 
 def _values(rows: Sequence[Row]) -> list[Panel]:
-    """Four heads and the size of their values."""
     found = _select(rows, task="four keys", heads=4, d_k=WIDTH // 4)
     return [Panel(f"Four keys, four heads, d_k = 8: {RIGHT}", "d_v", [_measured("", found, "d_v")], logarithmic=True)]
 
 
 def _layers(rows: Sequence[Row]) -> list[Panel]:
-    """One layer and two."""
     lines = []
     for task, heads in (("one key", 1), ("two offsets", 1), ("four keys", 1), ("four keys", 4), ("four keys", 2)):
         found = [row for layers in (1, 2) for row in _equal(rows, task=task, heads=heads, layers=layers)]
@@ -166,7 +162,6 @@ def _spread(rows: Sequence[Row], needs: int) -> dict[str, float]:
 
 
 def _steps(rows: Sequence[Row]) -> list[Panel]:
-    """How long training takes."""
     shown = [row for row in _equal(rows, task="four keys") if row["heads"] != 16]  # as many as there are colours
     curves = [Line(f"h = {row['heads']}", plain(row["curve"])) for row in shown]
     tasks = ("agreement", "one key", "count of three", "two offsets")
@@ -198,7 +193,6 @@ def _offsets(rows: Sequence[Row]) -> list[Panel]:
 
 
 def _memory(memory: Sequence[Row]) -> list[Panel]:
-    """How fast heads memorise, and how much theory promises."""
     took = _measured("", memory, "heads")
     expected = Line("", plain((row["heads"], row["promised"]) for row in memory))
     return [

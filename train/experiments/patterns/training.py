@@ -83,7 +83,6 @@ def train_row(row: Row, seeds: Sequence[int], steps: int) -> tuple[Network, dict
 
 
 def _loss(network: Network, seeds: Sequence[int], step: int) -> Tensor:
-    """Cross entropy of each network's own mean, added up, and what open heads cost."""
     ids, answers = examples_of(TASKS[network.row.task], seeds, BATCH, step)
     gated = network.gates_of_seeds
     drawn = [gates.draw(BATCH, generator_of(seed, step, 5)) for gates, seed in zip(gated, seeds, strict=False)]
@@ -151,11 +150,10 @@ class Patterns:
         ]
 
     def _run(self, row: Row) -> dict[str, Any]:
-        """Trains a row, and writes its best network to be served; the first one of several that are as good."""
         seeds = range(self.seeds)
         network, found = train_row(row, seeds, self.steps * row.longer)
         if row == _narrow("two offsets", 1):
             found |= look_at_offsets(network, examples_of(TASKS[row.task], seeds, JUDGED, -1))
-        best = found["accuracies"].index(max(found["accuracies"]))
+        best = found["accuracies"].index(max(found["accuracies"]))  # the first of several that are as good
         write_servable(self.output / NETWORKS / row.name, network, best)
         return {**found, "served_seed": best}
