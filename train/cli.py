@@ -10,7 +10,7 @@ from pathlib import Path
 from export.command import Store, run_command, wait_asleep
 from train.commands import COMMANDS, Command
 from train.errors import RunError
-from train.experiments.commands import EXPERIMENTS, Experiment
+from train.experiments.commands import EXPERIMENTS
 from train.settings import WEIGHTS, RunSettings, add_flags, has_checkpoint
 
 PROGRAM = "polyhead train"
@@ -19,7 +19,7 @@ Makes, heals and learns networks. Each command writes a folder that `polyhead ex
 its tokenizer, training.json (settings, hashes of the data, versions, curves) and training.svg. An experiment trains
 many networks, and writes what it found as JSON, as a table and as a picture."""
 
-EVERY: Mapping[str, type[Command | Experiment]] = {**COMMANDS, **EXPERIMENTS}
+EVERY: Mapping[str, type[Command]] = {**COMMANDS, **EXPERIMENTS}
 
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
@@ -48,8 +48,8 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
                 "--artifact", type=Path, metavar="DIR", help="in the end, export the best network into DIR"
             )
         add_flags(own, settings)
-        if name in EXPERIMENTS and EXPERIMENTS[name].of_run:
-            add_flags(own, RunSettings, EXPERIMENTS[name].of_run)
+        if settings.of_run:
+            add_flags(own, RunSettings, settings.of_run)
         own.add_argument("--debug", action="store_true", help="show the traceback of a failure")
         own.set_defaults(**settings.defaults, flags=frozenset(own._option_string_actions))
     return made

@@ -20,19 +20,30 @@ if TYPE_CHECKING:
 
 
 class Command(ABC):
-    """A command of the loop, on what its fields say."""
+    """What `polyhead train` does on what the fields say."""
 
     __slots__ = ()
     defaults: ClassVar[Mapping[str, Any]] = {}  # of flags of the run, where the command has its own
+    of_run: ClassVar[tuple[str, ...]] = ()  # fields of `RunSettings` that have flags; every one of a `Training`
+
+    @classmethod
+    @abstractmethod
+    def run(cls, options: argparse.Namespace) -> None:
+        """Does all of it."""
+
+
+class Training(Command):
+    """One run of the loop, which writes a network."""
+
+    __slots__ = ()
 
     @abstractmethod
     def recipe(self, run: RunSettings) -> "Recipe":
         """Reads everything that the loop trains on.
 
         Raises:
-            SourceError: the model or a file cannot be used.
-            UnsupportedModel: the model cannot be trained like this.
-            DataError, RunError: the data, or what the flags ask for.
+            SourceError, UnsupportedModel: the model cannot be used.
+            DataError, RunError: the data cannot be, or what the flags ask for.
         """
 
     @classmethod
@@ -87,7 +98,7 @@ class Lesson:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HealSettings(Lesson, Command):
+class HealSettings(Lesson, Training):
     """Heal a network that loses heads, neurons or layers.
 
     What is left learns to give the whole network's vectors again, from texts without labels.
@@ -144,7 +155,7 @@ class HealSettings(Lesson, Command):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GateSettings(Lesson, Command):
+class GateSettings(Lesson, Training):
     """Learn which heads to keep, and remove the others.
 
     Every head has a gate that learns to be open or closed while the network learns to do without.
@@ -165,7 +176,7 @@ class GateSettings(Lesson, Command):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DistilSettings(Lesson, Command):
+class DistilSettings(Lesson, Training):
     """Make a network of another shape that gives its teacher's vectors.
 
     The student begins with the teacher's weights that fit it, and learns from texts without labels.
@@ -194,7 +205,7 @@ class DistilSettings(Lesson, Command):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ContrastSettings(Command):
+class ContrastSettings(Training):
     """Train an embedder on pairs of texts that belong together.
 
     The other texts of a batch are the negatives, besides those that a row gives.
@@ -225,7 +236,7 @@ Level = Literal["text", "tokens"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClassifySettings(Command):
+class ClassifySettings(Training):
     """Train a classifier of texts, of pairs of texts, or of words.
 
     Targets are names of labels or, with --scores, numbers. With --pairs and --scores it makes a reranker.
@@ -256,7 +267,7 @@ class ClassifySettings(Command):
         return LabelTokens(self, run) if self.level == "tokens" else Classify(self, run)
 
 
-COMMANDS: Mapping[str, type[Command]] = {
+COMMANDS: Mapping[str, type[Training]] = {
     "heal": HealSettings,
     "gates": GateSettings,
     "distil": DistilSettings,

@@ -41,12 +41,11 @@ def write_network(folder: Path, encoder: Encoder, like: Checkpoint) -> None:
     }
     if config.task == "embedding":
         described |= _around(like, config.pooling)
-    weights = {name: tensor.detach().contiguous().cpu() for name, tensor in encoder.state_dict().items()}
-    for layer, first in enumerate(config.shared_layers):
-        if layer != first:
-            weights = {name: part for name, part in weights.items() if not name.startswith(f"layers.{layer}.")}
+    again = tuple(f"layers.{layer}." for layer, first in enumerate(config.shared_layers) if layer != first)
+    weights = {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith(again)}
     files = {name: _json(content) for name, content in described.items()}
-    files |= {TOKENIZER: like.tokenizer.to_str(pretty=True).encode(), WEIGHTS: save(weights)}
+    files[TOKENIZER] = like.tokenizer.to_str(pretty=True).encode()
+    files[WEIGHTS] = save({name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()})
     folder.mkdir(parents=True, exist_ok=True)
     begun = folder / f"{NEXT}.part"
     shutil.rmtree(begun, ignore_errors=True)

@@ -89,6 +89,7 @@ def test_a_network_memorises_by_the_attention_of_torch_and_ends_as_soon_as_every
         Row("count of three", 32, 1, 1),
         Row("agreement", 2, 4, 4),
         Row("own token", 2, 4, 4),
+        Row("one key", 4, 8, 8, gated=True),
     ],
     ids=lambda row: row.name,
 )
@@ -96,11 +97,16 @@ def test_seeds_side_by_side_are_each_the_encoder_that_is_served(row: Row) -> Non
     task = TASKS[row.task]
     ids, _ = task.make(6, torch.Generator().manual_seed(0))
     network = Network(row, [3, 4])
-    found = network(torch.stack([ids, ids]))
+    for gates in network.gates_of_seeds:  # one closed, one nearly open
+        gates.log_alpha.data = torch.tensor([9.0, -9.0, 0.5, 9.0])
+    settled = [gates.settled()[None] for gates in network.gates_of_seeds]
+    found = network(torch.stack([ids, ids]), torch.stack(settled) if settled else None)
     assert not torch.allclose(found[0], found[1])
     input_ids = input_ids_of(task, ids)
     for seed in range(2):
-        expected = encoder_of(network, seed)(input_ids, torch.full((6,), PLACES + 1)).task_output
+        encoder = encoder_of(network, seed)
+        assert sum(encoder.config.num_heads) == row.layers * row.heads - row.gated
+        expected = encoder(input_ids, torch.full((6,), PLACES + 1)).task_output
         torch.testing.assert_close(found[seed].flatten(1), expected, atol=1e-5, rtol=1e-5)
 
 
@@ -134,19 +140,6 @@ def test_gates_of_heads_that_a_task_does_not_need_close() -> None:
     assert min(found["accuracies"]) >= 0.995
     assert found["open_heads"] == [0]
     assert encoder_of(network, 0).config.num_heads == (0,)
-
-
-def test_open_gates_are_folded_into_the_encoder_that_is_served() -> None:
-    task, row = TASKS["one key"], Row("one key", 4, 8, 8, gated=True)
-    ids, _ = task.make(6, torch.Generator().manual_seed(0))
-    network = Network(row, [0])
-    network.gates_of_seeds[0].log_alpha.data = torch.tensor([9.0, -9.0, 0.5, 9.0])
-    settled = network.gates_of_seeds[0].settled()
-    assert settled[1] == 0 < settled[2] < 1
-    encoder = encoder_of(network, 0)
-    assert encoder.config.num_heads == (3,)
-    found = encoder(input_ids_of(task, ids), torch.full((6,), PLACES + 1)).task_output
-    torch.testing.assert_close(found, network(ids[None], settled[None, None])[0].flatten(1), atol=1e-5, rtol=1e-5)
 
 
 def test_a_trained_network_is_served_and_its_head_looks_at_the_asked_key(tmp_path: Path) -> None:

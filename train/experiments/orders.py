@@ -149,8 +149,8 @@ class Orders:
         return least_first(estimate.mean)
 
 
-def write_orders(folder: Path, orders: Orders, found: Sequence[Found]) -> Mapping[str, Any]:
-    """Writes orders.json, orders.md and orders.svg, and returns the first."""
+def write_orders(folder: Path, orders: Orders, found: Sequence[Found]) -> None:
+    """Writes orders.json, orders.md and orders.svg."""
     record = summarise(orders, found)
     lines = [
         Line(way.replace("_", " "), [(row["share"], row["healed"]) for row in record["rows"] if row["way"] == way])
@@ -158,7 +158,6 @@ def write_orders(folder: Path, orders: Orders, found: Sequence[Found]) -> Mappin
     ]
     panel = Panel("Cosine to the whole network, healed", "heads removed", lines, percent=True)
     write_found(folder, "orders", record, table(record), {"orders": draw_panels(panel.title, [panel])})
-    return record
 
 
 def summarise(orders: Orders, found: Sequence[Found]) -> dict[str, Any]:

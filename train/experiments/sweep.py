@@ -190,15 +190,14 @@ class Sweep:
         return encoder
 
 
-def write_sweep(folder: Path, sweep: Sweep, found: Sequence[Found]) -> Mapping[str, Any]:
-    """Writes sweep.json, sweep.md and sweep.svg, and returns the first."""
+def write_sweep(folder: Path, sweep: Sweep, found: Sequence[Found]) -> None:
+    """Writes sweep.json, sweep.md and sweep.svg."""
     record = summarise(sweep, found)
     rows = {row["row"]: row for row in record["rows"]}
     points = {kind: [(rows[name]["heads"], rows[name]) for name in _rows_of(kind, rows)] for kind in SERIES}
     lines = [Line(name, sorted(points[kind], key=itemgetter(0))) for kind, name in SERIES.items()]
     panel = Panel("Cosine to the vectors to learn", "heads a layer", lines, logarithmic=True)
     write_found(folder, "sweep", record, table(record), {"sweep": draw_panels(panel.title, [panel])})
-    return record
 
 
 def summarise(sweep: Sweep, found: Sequence[Found]) -> dict[str, Any]:

@@ -20,8 +20,8 @@ RIGHT = "right answers"
 LOOKED_UP = 2  # the key size from which on a task asks for its places
 
 
-def write_patterns(folder: Path, patterns: Patterns, found: Sequence[Found]) -> Mapping[str, Any]:
-    """Writes patterns.json, patterns.md and the pictures, and returns the first."""
+def write_patterns(folder: Path, patterns: Patterns, found: Sequence[Found]) -> None:
+    """Writes patterns.json, patterns.md and the pictures."""
     figures = [{name: trial[name] for name in trial if name not in ("name", "described")} for trial in found]
     rows = [
         {"network": row.name, **asdict(row), "needs": TASKS[row.task].needs, "predicted": round(row.predicted, 4)}
@@ -36,7 +36,6 @@ def write_patterns(folder: Path, patterns: Patterns, found: Sequence[Found]) -> 
     counts = {"seeds": patterns.seeds, "steps": patterns.steps}
     record = {"schema_version": 1, **counts, "rows": rows, "memory": memory}
     write_found(folder, "patterns", record, table(record), draw_pictures(rows, memory))
-    return record
 
 
 def table(record: Mapping[str, Any]) -> list[str]:
