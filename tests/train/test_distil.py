@@ -145,7 +145,7 @@ def plain(student: dict[str, Tensor], teacher: dict[str, Tensor], heads: int) ->
     """The definition, a text and a head at a time."""
     terms = []
     for name in PROJECTIONS:
-        texts = zip(student[name].split(LENGTHS), teacher[name].split(LENGTHS), strict=True)
+        texts = zip(*(torch.split(network[name], LENGTHS) for network in (student, teacher)), strict=True)
         for own, whole in ((a.chunk(heads, dim=1), b.chunk(heads, dim=1)) for a, b in texts):
             for rows in zip(own, whole, strict=True):
                 found, expected = ((x @ x.T / math.sqrt(x.shape[1])).softmax(dim=1) for x in rows)
