@@ -1,7 +1,8 @@
 """Token ids, and the batches of an epoch: texts of similar length together, in an order that only the seed decides."""
 
+import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
@@ -14,9 +15,7 @@ POOL = 32  # batches that are sorted by length together: little padding, and bat
 RELATED_POOL = 100  # batches among whose texts related ones are looked for
 RELATED = 8  # texts of a group of related ones
 
-FULL_STOP = "."
-BETWEEN = (". ", ". ", ", ")
-MOST_MORE = 2  # texts behind the first
+BETWEEN = (". ", ". ", ", ")  # two texts
 DRAWN = 2  # apart from what else is drawn from a seed
 
 
@@ -56,19 +55,12 @@ class TokenIds(NamedTuple):
         return TokenBatch(_padded([self.ids[place] for place in places]), lengths, types)
 
 
-def tokenize_texts(texts: Sequence[str], tokenizer: Tokenizer, longest: int) -> TokenIds:
-    """Texts cut to `longest` tokens; one without any token becomes what the tokenizer makes of it."""
+def tokenize_texts(texts: Sequence[Any], tokenizer: Tokenizer, longest: int, *, pairs: bool = False) -> TokenIds:
+    """Texts, or pairs of them, cut to `longest` tokens: of a pair the longer text first."""
     cutting = Tokenizer.from_str(tokenizer.to_str())
     cutting.enable_truncation(longest)
-    return TokenIds([row.ids for row in cutting.encode_batch_fast(list(texts))])
-
-
-def tokenize_pairs(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, longest: int) -> TokenIds:
-    """Pairs as one row each, the longer text cut first."""
-    cutting = Tokenizer.from_str(tokenizer.to_str())
-    cutting.enable_truncation(longest, strategy="longest_first")
-    rows = cutting.encode_batch_fast(list(pairs))
-    return TokenIds([row.ids for row in rows], [row.type_ids for row in rows])
+    rows = cutting.encode_batch_fast(list(texts))
+    return TokenIds([row.ids for row in rows], [row.type_ids for row in rows] if pairs else None)
 
 
 def epoch_batches(lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int) -> list[list[int]]:
@@ -117,10 +109,10 @@ def as_running_text(texts: Sequence[str], share: float, seed: int) -> list[str]:
     made = list(texts)
     for place, is_chosen in enumerate(chosen):
         if is_chosen:
-            row = texts[place].rstrip(FULL_STOP)
-            for _ in range(draw(2) * (1 + draw(MOST_MORE))):
-                row += BETWEEN[draw(len(BETWEEN))] + texts[draw(len(texts))].rstrip(FULL_STOP)
-            made[place] = row + FULL_STOP
+            row = texts[place].rstrip(".")
+            for _ in range(draw(2) * (1 + draw(2))):
+                row += BETWEEN[draw(len(BETWEEN))] + texts[draw(len(texts))].rstrip(".")
+            made[place] = f"{row}."
     return made
 
 
@@ -137,12 +129,8 @@ def ordinary_tokens(tokenizer: Tokenizer) -> Tensor:
     """Ids that stand for words or parts of them, int64 [n]: no special token, no place holder of the vocabulary."""
     special = {index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     special |= set(tokenizer.encode("").ids)
-    ids = [
-        index
-        for token, index in tokenizer.get_vocab().items()
-        if index not in special and not (token.startswith("[") and token.endswith("]"))
-    ]
-    return torch.tensor(sorted(ids))
+    special |= {index for token, index in tokenizer.get_vocab().items() if re.fullmatch(r"\[.*\]", token, re.DOTALL)}
+    return torch.tensor(sorted(set(tokenizer.get_vocab().values()) - special))
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> Tensor:

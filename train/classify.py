@@ -1,6 +1,8 @@
 """Trains a classifier of texts, of pairs of texts (a cross-encoder), or of words, from labels or scores."""
 
+import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,9 @@ from torch.nn.utils.rnn import pad_sequence
 from export.heads.subject import find_subject
 from export.similarity import rank_correlations
 from model.config_parts import ClassificationSettings, Task
-from train.batching import TokenIds, tokenize_pairs, tokenize_texts
+from train.batching import TokenIds, tokenize_texts
 from train.commands import ClassifySettings
-from train.data import Row, Rows, number_of, read_parts
+from train.data import Row, Rows, read_parts
 from train.distil import make_student
 from train.embedding import batches_by_length, run
 from train.errors import DataError
@@ -43,12 +45,6 @@ class Classify(Recipe):
     expected: Sequence[Tensor] | Tensor  # of the held-out rows
 
     def __init__(self, settings: ClassifySettings, run_settings: RunSettings) -> None:
-        """Reads everything, and adds randomly initialised layers for the labels.
-
-        Raises:
-            SourceError: the model or a file cannot be used.
-            DataError: targets are no numbers, all alike, or too few or too many labels.
-        """
         rows = read_parts(settings.rows, settings.held_out, COLUMNS[settings.level, settings.pairs])
         self.like = find_subject(settings.model).checkpoint
         self.scores = settings.scores
@@ -66,22 +62,23 @@ class Classify(Recipe):
     def _read(self, settings: ClassifySettings, rows: Rows) -> tuple[ClassificationSettings, dict[str, Any]]:
         """Keeps tokens and targets; returns the layers for them, and what the record says of the targets."""
         parts = (rows.learned, rows.held_out)
-        self.tokens, self.held_out = (self._tokenize(part, settings.pairs) for part in parts)
+        self.tokens, self.held_out = (
+            tokenize_texts(
+                [row.fields[:2] if settings.pairs else row.fields[0] for row in part],
+                self.like.tokenizer,
+                self.longest,
+                pairs=settings.pairs,
+            )
+            for part in parts
+        )
         if settings.scores:
             (self.targets, self.expected), described = read_scores(parts, settings.rows)
             return ClassificationSettings(labels=("score",), activation="sigmoid"), described
         labels = sorted({row.fields[-1].strip() for row in rows.labelled})
-        if not 2 <= len(labels) <= MOST_LABELS:
-            expected = f"expected 2 to {MOST_LABELS}. Are these scores?"
-            raise DataError(f"{settings.rows}: {len(labels)} different labels; {expected}")
+        require_labels(labels, settings.rows, ". Are these scores?")
         self.targets, self.expected = (_places(part, labels) for part in parts)
         layers = ClassificationSettings(labels=tuple(labels), activation="softmax")
         return layers, {"kind": "labels", "labels": labels}
-
-    def _tokenize(self, rows: Sequence[Row], pairs: bool) -> TokenIds:
-        if pairs:
-            return tokenize_pairs([(row.fields[0], row.fields[1]) for row in rows], self.like.tokenizer, self.longest)
-        return tokenize_texts([row.fields[0] for row in rows], self.like.tokenizer, self.longest)
 
     def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
         """The gradient of cross entropy: of the labels, or of the score as a probability."""
@@ -115,16 +112,15 @@ class Classify(Recipe):
 class LabelTokens(Classify):
     """The recipe of `polyhead train classify --level tokens`: names in a text, parts of speech.
 
-    A row holds words and as many labels, both with spaces between. A word's first token has its label; its other tokens
-    learn nothing, and the service's `aggregation` `"first"` reads words in the same way.
+    A word's first token has its label; its other tokens learn nothing, and the service's `aggregation` `"first"` reads
+    words in the same way.
     """
 
     task: Task = "token_classification"
 
     def _read(self, settings: ClassifySettings, rows: Rows) -> tuple[ClassificationSettings, dict[str, Any]]:
         labels = sorted({label for row in rows.labelled for label in row.fields[1].split()})
-        if not 2 <= len(labels) <= MOST_LABELS:
-            raise DataError(f"{settings.rows}: {len(labels)} different labels; expected 2 to {MOST_LABELS}")
+        require_labels(labels, settings.rows)
         (self.tokens, self.targets), (self.held_out, self.expected) = (
             read_labels(part, labels, self.like.tokenizer, self.longest) for part in (rows.learned, rows.held_out)
         )
@@ -159,8 +155,7 @@ def read_labels(
 ) -> tuple[TokenIds, list[Tensor]]:
     """Token ids of each row, and each token's label as a number; `UNLABELLED` of all but a word's first token.
 
-    Raises:
-        DataError: a row has other labels than words, or a label that was not learned from.
+    DataError for a row that has other labels than words, or a label that was not learned from.
     """
     numbers = {label: number for number, label in enumerate(labels)}
     cutting = Tokenizer.from_str(tokenizer.to_str())
@@ -189,6 +184,12 @@ def read_labels(
     return TokenIds(ids), targets
 
 
+def require_labels(labels: Sequence[str], path: Path, hint: str = "") -> None:
+    """Raises DataError unless there are 2 to 1,000 labels."""
+    if not 2 <= len(labels) <= MOST_LABELS:
+        raise DataError(f"{path}: {len(labels)} different labels; expected 2 to {MOST_LABELS}{hint}")
+
+
 def _padded(targets: Sequence[Tensor]) -> Tensor:
     return pad_sequence(list(targets), batch_first=True, padding_value=UNLABELLED)
 
@@ -196,15 +197,21 @@ def _padded(targets: Sequence[Tensor]) -> Tensor:
 def read_scores(parts: Sequence[Sequence[Row]], path: Path) -> tuple[list[Tensor], dict[str, Any]]:
     """Scores of each part, float32 [rows], put on 0 to 1 by the range of the first part's; and that range.
 
-    Raises:
-        DataError: a score is no number, or the first part's are all alike.
+    DataError for a score that is no number, and if the first part's are all alike.
     """
-    scores = [[number_of(row.fields[-1].strip(), row.place, "the score") for row in part] for part in parts]
+    scores = [list(map(_score, part)) for part in parts]
     low, high = min(scores[0]), max(scores[0])
     if low == high:
         raise DataError(f"{path}: every score is {low:g}; nothing can be learned from that")
     found = [torch.tensor([(score - low) / (high - low) for score in part]) for part in scores]
     return found, {"kind": "scores", "low": low, "high": high}
+
+
+def _score(row: Row) -> float:
+    with suppress(ValueError):
+        if math.isfinite(value := float(row.fields[-1])):
+            return value
+    raise DataError(f"{row.place}: the score is {row.fields[-1].strip()[:40]!r}, expected a number")
 
 
 def _places(rows: Sequence[Row], labels: Sequence[str]) -> Tensor:

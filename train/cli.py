@@ -9,9 +9,9 @@ from pathlib import Path
 
 from export.command import Store, run_command, wait_asleep
 from train.commands import COMMANDS, Command
-from train.experiments.commands import EXPERIMENTS, Experiment
-from train.options import add_flags
-from train.settings import WEIGHTS, RunSettings, has_checkpoint
+from train.errors import RunError
+from train.experiments.commands import EXPERIMENTS
+from train.settings import WEIGHTS, RunSettings, add_flags, has_checkpoint
 
 PROGRAM = "polyhead train"
 DESCRIPTION = """\
@@ -19,7 +19,7 @@ Makes, heals and learns networks. Each command writes a folder that `polyhead ex
 its tokenizer, training.json (settings, hashes of the data, versions, curves) and training.svg. An experiment trains
 many networks, and writes what it found as JSON, as a table and as a picture."""
 
-EVERY: Mapping[str, type[Command | Experiment]] = {**COMMANDS, **EXPERIMENTS}
+EVERY: Mapping[str, type[Command]] = {**COMMANDS, **EXPERIMENTS}
 
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
@@ -48,8 +48,8 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
                 "--artifact", type=Path, metavar="DIR", help="in the end, export the best network into DIR"
             )
         add_flags(own, settings)
-        if name in EXPERIMENTS and EXPERIMENTS[name].of_run:
-            add_flags(own, RunSettings, EXPERIMENTS[name].of_run)
+        if settings.of_run:
+            add_flags(own, RunSettings, settings.of_run)
         own.add_argument("--debug", action="store_true", help="show the traceback of a failure")
         own.set_defaults(**settings.defaults, flags=frozenset(own._option_string_actions))
     return made
@@ -83,7 +83,6 @@ def _left_behind(options: argparse.Namespace) -> str:
 
 
 def _run(options: argparse.Namespace) -> None:
-    """Trains, and exports the result where that was asked for."""
     run = EVERY[options.command].run
     if options.command in EXPERIMENTS or options.artifact is None:
         run(options)
@@ -91,7 +90,6 @@ def _run(options: argparse.Namespace) -> None:
     from export.checkpoint import read_checkpoint  # noqa: PLC0415 - torch takes seconds to import
     from export.exporter import export_artifact, require_free  # noqa: PLC0415
     from export.sources import find_folder  # noqa: PLC0415
-    from train.errors import RunError  # noqa: PLC0415
 
     require_free(options.artifact, force=False)
     if options.artifact.resolve() == options.output.resolve():

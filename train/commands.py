@@ -1,7 +1,6 @@
-"""Each training command: its flags, which are the fields of its settings, and how it runs.
+"""Each training command: its flags, which are the fields of its settings, its help, which is its docstring, its run.
 
-A command's docstring is what `--help` says. torch takes seconds to import: only a command that runs imports it, not
---help or a wrong command line.
+torch takes seconds to import: only a command that runs imports it, not --help or a wrong command line.
 """
 
 import argparse
@@ -14,38 +13,49 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from export.command import count, not_negative, number, positive, share, whole
 from train.errors import DataError, RunError
-from train.options import flag, model_flag, settings_of
-from train.settings import KINDS, CostPrecision, Kind, RunSettings
+from train.settings import KINDS, CostPrecision, Kind, RunSettings, flag, model_flag, settings_of
 
 if TYPE_CHECKING:
     from train.loop import Recipe
 
 
 class Command(ABC):
-    """A command of the loop, on what its fields say."""
+    """What `polyhead train` does on what the fields say."""
 
     __slots__ = ()
     defaults: ClassVar[Mapping[str, Any]] = {}  # of flags of the run, where the command has its own
+    of_run: ClassVar[tuple[str, ...]] = ()  # fields of `RunSettings` that have flags; every one of a `Training`
+
+    @classmethod
+    @abstractmethod
+    def run(cls, options: argparse.Namespace) -> None:
+        """Does all of it."""
+
+
+class Training(Command):
+    """One run of the loop, which writes a network."""
+
+    __slots__ = ()
 
     @abstractmethod
     def recipe(self, run: RunSettings) -> "Recipe":
-        """Reads everything that the loop trains on."""
+        """Reads everything that the loop trains on.
+
+        Raises:
+            SourceError, UnsupportedModel: the model cannot be used.
+            DataError, RunError: the data cannot be, or what the flags ask for.
+        """
 
     @classmethod
     def run(cls, options: argparse.Namespace) -> None:
-        """Trains, and says how good the best network is and how it is exported.
-
-        Raises:
-            KeyboardInterrupt, Diverged, RunError: as `train.loop.train`; the folder is looked at before anything is
-                read.
-        """
+        """Trains, and says how good the best network is and how it is exported."""
         from train.folder import require_folder
         from train.loop import train
         from train.parallel import joined
 
         run, settings = settings_of(RunSettings, options), settings_of(cls, options)
         with joined(run.device) as processes:
-            if processes.is_first:
+            if processes.is_first:  # before anything is read
                 require_folder(run.output, is_resumed=run.resume)
             recipe = settings.recipe(run)
             progress = train(recipe, run, processes)
@@ -62,11 +72,8 @@ class Weights:
     """How the loss and the texts of a lesson are made, besides the cosine to the teacher's vectors."""
 
     similarity_weight: float = flag("of similarities in a batch (default: %(default)g)", 1.0, type=not_negative)
-    hidden_weight: float = flag(
-        "of hidden states at the start (default: %(default)g)",  # it falls to 0 at the end
-        0.2,
-        type=not_negative,
-    )
+    # It falls to 0 at the end.
+    hidden_weight: float = flag("of hidden states at the start (default: %(default)g)", 0.2, type=not_negative)
     relation_weight: float = flag(
         "of relations between tokens in the last layer (MiniLMv2; default: 0)", 0.0, type=not_negative
     )
@@ -76,10 +83,7 @@ class Weights:
         default=False,
     )
     running_text: float = flag(
-        "share of texts that get a full stop, half of them behind others (default: 0)",
-        0.0,
-        type=share,
-        metavar="SHARE",
+        "share of texts that get a full stop, half of them behind others (default: 0)", 0.0, type=share, metavar="SHARE"
     )
 
 
@@ -94,7 +98,7 @@ class Lesson:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HealSettings(Lesson, Command):
+class HealSettings(Lesson, Training):
     """Heal a network that loses heads, neurons or layers.
 
     What is left learns to give the whole network's vectors again, from texts without labels.
@@ -140,7 +144,7 @@ class HealSettings(Lesson, Command):
     fitting_texts: int = flag("texts of the closed-form fit (default: 4000)", 4000, type=whole, metavar="N")
 
     def recipe(self, run: RunSettings) -> "Recipe":
-        """Raises RunError for flags that do not go together."""
+        """Reads everything, removes parts and fits the rest."""
         from train.heal import Heal
 
         if self.pairs and self.lose is None:
@@ -151,7 +155,7 @@ class HealSettings(Lesson, Command):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GateSettings(Lesson, Command):
+class GateSettings(Lesson, Training):
     """Learn which heads to keep, and remove the others.
 
     Every head has a gate that learns to be open or closed while the network learns to do without.
@@ -172,7 +176,7 @@ class GateSettings(Lesson, Command):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DistilSettings(Lesson, Command):
+class DistilSettings(Lesson, Training):
     """Make a network of another shape that gives its teacher's vectors.
 
     The student begins with the teacher's weights that fit it, and learns from texts without labels.
@@ -201,7 +205,7 @@ class DistilSettings(Lesson, Command):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ContrastSettings(Command):
+class ContrastSettings(Training):
     """Train an embedder on pairs of texts that belong together.
 
     The other texts of a batch are the negatives, besides those that a row gives.
@@ -218,12 +222,7 @@ class ContrastSettings(Command):
     rows: Path = flag(".csv, .tsv or .jsonl to learn from", name="--pairs", metavar="FILE")
     held_out: Path | None = flag("pairs to judge by (default: 5 %% of the pairs)", None, metavar="FILE")
     scale: float = flag("factor on cosines (default: %(default)g)", 20.0, type=positive)
-    chunk: int = flag(
-        "texts in memory at a time, for large batches (default: all)",  # 0: all
-        0,
-        type=whole,
-        metavar="N",
-    )
+    chunk: int = flag("texts in memory at a time, for large batches (default: all)", 0, type=whole, metavar="N")
     dimensions: tuple[int, ...] = flag("sizes at which vectors may be cut", (), type=count, metavar="D")
 
     def recipe(self, run: RunSettings) -> "Recipe":
@@ -237,7 +236,7 @@ Level = Literal["text", "tokens"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClassifySettings(Command):
+class ClassifySettings(Training):
     """Train a classifier of texts, of pairs of texts, or of words.
 
     Targets are names of labels or, with --scores, numbers. With --pairs and --scores it makes a reranker.
@@ -260,7 +259,7 @@ class ClassifySettings(Command):
     scores: bool = flag("targets are numbers, not names of labels", default=False)
 
     def recipe(self, run: RunSettings) -> "Recipe":
-        """Raises DataError for flags that do not go together."""
+        """Reads everything, and adds layers for the labels."""
         from train.classify import Classify, LabelTokens
 
         if self.level == "tokens" and (self.pairs or self.scores):
@@ -268,7 +267,7 @@ class ClassifySettings(Command):
         return LabelTokens(self, run) if self.level == "tokens" else Classify(self, run)
 
 
-COMMANDS: Mapping[str, type[Command]] = {
+COMMANDS: Mapping[str, type[Training]] = {
     "heal": HealSettings,
     "gates": GateSettings,
     "distil": DistilSettings,

@@ -36,12 +36,6 @@ class Contrast(Recipe):
     score = "recall_at_10"
 
     def __init__(self, settings: ContrastSettings, run_settings: RunSettings) -> None:
-        """Reads everything.
-
-        Raises:
-            SourceError: the model or a file cannot be used.
-            RunError: vectors have fewer dimensions than they should be cut to.
-        """
         negatives = tuple(f"negative_{index}" for index in range(1, MOST_NEGATIVES + 1))
         rows = read_parts(settings.rows, settings.held_out, ("anchor", "positive"), optional=negatives)
         self.like = compared_by_cosines(find_subject(settings.model).checkpoint)
@@ -102,7 +96,6 @@ def _prompt(defaults: Defaults, names: Sequence[str]) -> str:
 
 
 def _behind(prompts: Mapping[str, str], fields: Sequence[str]) -> tuple[str, ...]:
-    """Anchor, positive and negatives behind their prompts."""
     return (prompts["query"] + fields[0], *(prompts["document"] + text for text in fields[1:]))
 
 
@@ -111,13 +104,9 @@ def info_nce(
 ) -> Tensor:
     """Mean over anchors of -log softmax of the own candidate's cosine among all (van den Oord et al. 2018).
 
-    Args:
-        anchors: [B, D].
-        candidates: [B + N, D]; the first B are the anchors' own, in order.
-        known: bool [B, B + N], candidates that are further positives of an anchor and so no negatives.
-        scale: factor on cosines, one over the temperature.
-        dimensions: sizes at which vectors are cut, each with a loss of its own, whose mean it is (Matryoshka,
-            Kusupati et al. 2022); empty for the whole vectors alone.
+    Anchors are [B, D] and candidates [B + N, D], of which the first B are the anchors' own; `known`, bool [B, B + N],
+    are further positives of an anchor, and so no negatives. `scale` is one over the temperature. With sizes to cut
+    vectors at it is the mean of a loss for each (Matryoshka, Kusupati et al. 2022).
     """
     own = torch.arange(len(anchors), device=anchors.device)
     losses = []
@@ -141,13 +130,11 @@ def known_positives(anchors: Sequence[str], candidates: Sequence[str], positives
 def backward_in_chunks(
     embed: Embed, count: int, chunk: int, loss_of: Callable[[Tensor], Tensor], processes: Processes = ALONE
 ) -> float:
-    """The gradient of a loss on all embeddings of a batch, of which a chunk at a time is in memory with its graph.
+    """Adds the gradient of a loss on all embeddings [count, D], a chunk with its graph at a time; returns the loss.
 
     GradCache (Gao et al. 2021, arXiv 2101.06983): embed all without a graph, differentiate the loss by the embeddings,
-    then embed each chunk again with its graph. What is drawn in training is drawn alike both times.
-
-    Of a batch of `count` examples a chunk is embedded at a time, and each process embeds its own part. `loss_of` takes
-    all embeddings [count, D]. Returns the loss.
+    then embed each chunk again with its graph. What is drawn in training is drawn alike both times. Each process embeds
+    its own part.
     """
     own = range(count)[processes.rows(count)]
     chunks = [own[start : start + chunk] for start in range(0, len(own), chunk)]

@@ -1,7 +1,7 @@
 """Measures what heads, feed-forward neurons and layers cost ONNX Runtime on this machine.
 
-Graphs of one and two layers are timed alternately, and the differences between them are the table of costs. The table
-knows no cache that only a whole network fills: `train.shape` times the network that it chose beside the whole one.
+The table of costs are differences between graphs of one and two layers. It knows no cache that only a whole network
+fills: `train.shape` times the network that it chose beside the whole one.
 """
 
 import tempfile
@@ -53,10 +53,11 @@ class Costs:
 
     def to_dict(self) -> dict[str, Any]:
         """Microseconds, as JSON types."""
-        tables = {"heads": self.heads, "neurons": self.neurons}
         return {
-            **{name: np.round(table * [1, 1e6], 1).tolist() for name, table in tables.items()},
-            **{name: round(1e6 * seconds, 1) for name, seconds in (("layer", self.layer), ("rest", self.rest))},
+            "heads": np.round(self.heads * [1, 1e6], 1).tolist(),
+            "neurons": np.round(self.neurons * [1, 1e6], 1).tolist(),
+            "layer": round(1e6 * self.layer, 1),
+            "rest": round(1e6 * self.rest, 1),
         }
 
 
@@ -81,8 +82,7 @@ def measure_costs(config: EncoderConfig, texts: Sequence[TokenizedText], precisi
 
 
 def _table(counts: Sequence[int], seconds: Sequence[float]) -> Float64Array:
-    """Counts, and seconds above the first count's; noise does not let more take less."""
-    rising = np.maximum.accumulate(np.array(seconds) - seconds[0])
+    rising = np.maximum.accumulate(np.array(seconds) - seconds[0])  # noise does not let more take less
     return np.array([counts, rising], dtype=np.float64).T
 
 

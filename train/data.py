@@ -5,7 +5,8 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +26,7 @@ HELD_OUT_SHARE = 0.05
 SEED = 0  # of the rows that are held out; the same in every run
 
 Lines = Iterator[tuple[int, Sequence[str]]]
-Reader = Callable[[Path, Any, Sequence[str], Sequence[str]], Lines]
-"""Gives the fields of each line with its number; hashes what it reads, and knows the columns and the optional ones."""
+"""The fields of each line with its number; what is read is hashed."""
 
 
 class DataFile(NamedTuple):
@@ -45,10 +45,10 @@ class Row(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows in two parts."""
+    """Rows to learn from and to judge by."""
 
     learned: list[Row]
-    held_out: list[Row]  # to judge by
+    held_out: list[Row]
     described: Mapping[str, Any]  # the files, for the record
     labelled: list[Row]  # all rows of the file to learn from: a rare label's may all be held out
 
@@ -56,8 +56,7 @@ class Rows(NamedTuple):
 def read_texts(paths: Sequence[Path]) -> tuple[list[str], list[DataFile]]:
     """Texts of files with one text a line; empty lines are none.
 
-    Raises:
-        DataError: a file cannot be read, a line is no UTF-8 or above 1 MiB, or there are fewer than 8 texts.
+    DataError if a file cannot be read, a line is no UTF-8 or above 1 MiB, or there are fewer than 8 texts.
     """
     texts: list[str] = []
     files = []
@@ -73,39 +72,30 @@ def read_texts(paths: Sequence[Path]) -> tuple[list[str], list[DataFile]]:
 def read_rows(path: Path, columns: Sequence[str], *, optional: Sequence[str] = ()) -> tuple[list[Row], DataFile]:
     """Rows of a `.csv` or `.tsv` file without a header, of a `.jsonl` file of objects, or of a `.conllu` treebank.
 
-    Args:
-        path: the file.
-        columns: what a row holds; the names of the fields in JSON lines.
-        optional: further columns that rows may have.
-
-    Raises:
-        DataError: as `read_texts`, or a row has other columns.
+    Rows have the columns, in JSON lines fields of these names, and maybe optional ones. DataError for others, and as
+    `read_texts`.
     """
     digest = hashlib.sha256()
-    readers: Mapping[str, Reader] = {
-        ".jsonl": _json_rows,
-        ".tsv": _tab_rows,
-        ".csv": _comma_rows,
-        ".conllu": _treebank_rows,
-    }
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise DataError(f"{path}: expected a name that ends in .csv, .tsv or .jsonl, with {', '.join(columns)}")
-    rows = [
-        _row(fields, f"{path}, line {number}", columns, optional)
-        for number, fields in reader(path, digest, columns, optional)
-    ]
+    match path.suffix.lower():
+        case ".jsonl":
+            lines = _json_rows(path, digest, columns, optional)
+        case ".tsv":
+            lines = ((number, line.split("\t")) for number, line in _lines(path, digest) if line.strip())
+        case ".csv":
+            lines = _comma_rows(path, digest)
+        case ".conllu":
+            lines = _treebank_rows(path, digest)
+        case _:
+            raise DataError(f"{path}: expected a name that ends in .csv, .tsv or .jsonl, with {', '.join(columns)}")
+    rows = [_row(fields, f"{path}, line {number}", columns, optional) for number, fields in lines]
     require_examples(len(rows), [path], "rows")
     return rows, DataFile(path.name, digest.hexdigest(), len(rows))
 
 
 def read_parts(path: Path, held_out: Path | None, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Rows:
-    """Reads rows; without a file of rows to judge by, 5 % of them are held out.
+    """Reads rows; without a file of rows to judge by, 5 % of them are held out. No first text is on both sides.
 
-    No first text is on both sides: rows that begin with one that is held out are not learned from.
-
-    Raises:
-        DataError: a file cannot be used, or leaves no row to learn from.
+    DataError if a file cannot be used, or leaves no row to learn from.
     """
     rows, file = read_rows(path, columns, optional=optional)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(SEED)).tolist()
@@ -121,12 +111,9 @@ def read_parts(path: Path, held_out: Path | None, columns: Sequence[str], *, opt
             described["left_out"] = f"{left_out} rows whose first text is held out"
         return Rows(learned, judged, described, learned)
     count = min(MOST_HELD_OUT, max(2, round(HELD_OUT_SHARE * len(rows))))
-    rows_of = Counter(row.fields[0] for row in shuffled)
-    anchors, held = set(), 0
-    for anchor in dict.fromkeys(row.fields[0] for row in shuffled):
-        if held < count:
-            anchors.add(anchor)
-            held += rows_of[anchor]
+    rows_of = Counter(row.fields[0] for row in shuffled)  # in this order
+    before = accumulate(rows_of.values(), initial=0)
+    anchors = {anchor for anchor, held in zip(rows_of, before, strict=False) if held < count}
     judged = [row for row in shuffled if row.fields[0] in anchors]
     learned = [row for row in shuffled if row.fields[0] not in anchors]
     if not learned:
@@ -138,21 +125,6 @@ def require_examples(count: int, paths: Sequence[Path], what: str) -> None:
     """Raises DataError for fewer than 8 examples."""
     if count < FEWEST:
         raise DataError(f"{', '.join(map(str, paths))}: {count} {what}; at least {FEWEST} are needed")
-
-
-def number_of(text: str, place: str, name: str) -> float:
-    """A finite number.
-
-    Raises:
-        DataError: names the place and the text found there.
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not abs(value) < float("inf"):
-        raise DataError(f"{place}: {name} is {text[:40]!r}, expected a number")
-    return value
 
 
 def _lines(path: Path, digest: Any) -> Iterator[tuple[int, str]]:
@@ -196,11 +168,7 @@ def _json_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequen
         yield number, [str(found[name]) for name in named]
 
 
-def _tab_rows(path: Path, digest: Any, *_: Sequence[str]) -> Lines:
-    return ((number, line.split("\t")) for number, line in _lines(path, digest) if line.strip())
-
-
-def _comma_rows(path: Path, digest: Any, *_: Sequence[str]) -> Lines:
+def _comma_rows(path: Path, digest: Any) -> Lines:
     csv.field_size_limit(LONGEST_LINE)
     reader = csv.reader((f"{line}\n" for _, line in _lines(path, digest)), strict=True)
     try:
@@ -210,7 +178,7 @@ def _comma_rows(path: Path, digest: Any, *_: Sequence[str]) -> Lines:
         raise DataError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
 
 
-def _treebank_rows(path: Path, digest: Any, *_: Sequence[str]) -> Lines:
+def _treebank_rows(path: Path, digest: Any) -> Lines:
     """Sentences of CoNLL-U: words, and their universal parts of speech, with spaces between."""
     words: list[tuple[str, str]] = []
     start = 0

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from export.checkpoint import require_embedding
 from export.heads.subject import find_subject
 from export.sources import read_json
@@ -19,7 +17,6 @@ from train.errors import RunError
 from train.folder import compared_by_cosines
 from train.settings import RunSettings
 
-LAYER = "layers."
 PER_LAYER = ("num_heads", "num_key_value_heads", "query_groups", "kept_heads", "value_residual", "intermediate_sizes")
 
 
@@ -27,12 +24,6 @@ class Distil(Distillation):
     """The recipe of `polyhead train distil`."""
 
     def __init__(self, settings: DistilSettings, run: RunSettings) -> None:
-        """Reads everything, and builds the student.
-
-        Raises:
-            SourceError: the teacher or a file cannot be used.
-            RunError: there is no such student.
-        """
         changes = read_json(settings.student) if settings.student else {}
         if "num_heads" in changes and settings.num_layers and not settings.num_heads:
             raise RunError(f"{settings.student} has num_heads, one a layer: leave out --layers, or give --heads too")
@@ -46,10 +37,8 @@ class Distil(Distillation):
             changes["num_heads"] = [heads] * (settings.num_layers or whole.num_layers)
         config = student_config(whole, changes)
         layers = matched_layers(config.num_layers, whole.num_layers)
-        parts = not settings.from_nothing
-        student = make_student(config, teacher.encoder, layers, seed=run.seed, parts=parts)
         super().__init__(
-            student,
+            make_student(config, teacher.encoder, layers, seed=run.seed, parts=not settings.from_nothing),
             compared_by_cosines(teacher),
             read_material(settings.texts, settings.held_out),
             settings.weights,
@@ -62,8 +51,7 @@ class Distil(Distillation):
 def student_config(teacher: EncoderConfig, changes: Mapping[str, Any]) -> EncoderConfig:
     """The teacher's configuration with other values for some fields, as JSON types.
 
-    Raises:
-        RunError: they describe no network, or one that does not read the teacher's tokens into vectors of its size.
+    RunError if they describe no network, or one that does not read the teacher's tokens into vectors of its size.
     """
     given = changes.get("num_heads")
     heads = tuple(given) if isinstance(given, list) else teacher.num_heads  # what is no list is refused below
@@ -115,19 +103,15 @@ def matched_layers(student: int, teacher: int) -> list[int]:
 
 
 def make_student(config: EncoderConfig, teacher: Encoder, layers: Sequence[int], *, seed: int, parts: bool) -> Encoder:
-    """The student with first weights, drawn by the seed.
+    """The student with weights drawn by the seed, or with `parts` the teacher's tensors where name and shape fit.
 
-    With `parts` the teacher's tensors are taken where name and shape fit, a layer's from that of `layers` that it
-    stands for.
+    A layer's are from that of `layers` that it stands for.
     """
     student = initialise(Encoder(config), seed)
-    if parts:
-        whole = teacher.state_dict()
-        with torch.no_grad():
-            for name, tensor in student.state_dict().items():
-                index, _, rest = name.removeprefix(LAYER).partition(".")
-                of_layer = name.startswith(LAYER)
-                other = whole.get(f"{LAYER}{layers[int(index)]}.{rest}" if of_layer else name)
-                if other is not None and other.shape == tensor.shape:
-                    tensor.copy_(other)
+    whole = teacher.state_dict() if parts else {}
+    for name, tensor in student.state_dict().items():
+        index, _, rest = name.removeprefix("layers.").partition(".")
+        other = whole.get(f"layers.{layers[int(index)]}.{rest}" if name.startswith("layers.") else name)
+        if other is not None and other.shape == tensor.shape:
+            tensor.copy_(other)
     return student

@@ -1,8 +1,7 @@
 """A student learns to give its teacher's vectors, from texts without labels.
 
-The loss adds the cosine to the teacher's vectors, the similarities within a batch, hidden states, and the relations
-between tokens in the last layer's queries, keys and values (MiniLMv2, Wang et al. 2021, arXiv 2012.15828). Relations
-are distributions over the tokens of a text whatever the size of a head, so the student's heads may differ.
+Relations between tokens are of the last layer's queries, keys and values (MiniLMv2, Wang et al. 2021, arXiv
+2012.15828): distributions over the tokens of a text whatever the size of a head, so the student's heads may differ.
 """
 
 import math
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import kl_div, normalize
 from torch.nn.utils.rnn import pad_sequence
 
@@ -22,7 +21,7 @@ from model.encoder import Encoder
 from model.packing import real_tokens
 from train.batching import TokenBatch, TokenIds, as_running_text, ordinary_tokens, substitute, tokenize_texts
 from train.commands import Weights
-from train.data import DataFile, read_texts, require_examples
+from train.data import read_texts, require_examples
 from train.embedding import cosine_figures, embed_ids, encoder_layers, layer_outputs, run
 from train.loop import Recipe
 from train.parallel import ALONE, generator_of
@@ -40,16 +39,15 @@ MOST_RELATION_HEADS = 48  # as MiniLMv2 has
 class Texts:
     """Texts to learn from, in a fixed random order, and texts to judge by, which share none with them."""
 
-    learned: Sequence[str]  # to learn from
-    held_out: Sequence[str]  # to judge by
+    learned: Sequence[str]
+    held_out: Sequence[str]
     described: Mapping[str, Any]  # the files, for the record
 
 
 def read_material(paths: Sequence[Path], held_out: Path | None) -> Texts:
     """Reads the files; without `held_out` a part of the texts is for judging.
 
-    Raises:
-        DataError: a file cannot be used, or fewer than 8 texts are left to learn from.
+    DataError if a file cannot be used, or fewer than 8 texts are left to learn from.
     """
     texts, files = read_texts(paths)
     texts = list(dict.fromkeys(texts))  # a text that comes twice would be on both sides
@@ -58,13 +56,14 @@ def read_material(paths: Sequence[Path], held_out: Path | None) -> Texts:
     if held_out is None:
         count = min(MOST_HELD_OUT, max(2, round(HELD_OUT_SHARE * len(texts))))
         learned, judged = shuffled[count:], shuffled[:count]
-        described = {"texts": _listed(files), "held_out": f"{count} of the texts"}
+        described: dict[str, Any] = {"held_out": f"{count} of the texts"}
     else:
         judged, judged_files = read_texts([held_out])
         judged = list(dict.fromkeys(judged))[:MOST_HELD_OUT]
         kept_apart = set(judged)
         learned = [text for text in shuffled if text not in kept_apart]
-        described = {"texts": _listed(files), "held_out": _listed(judged_files)}
+        described = {"held_out": [file._asdict() for file in judged_files]}
+    described["texts"] = [file._asdict() for file in files]
     require_examples(len(learned), paths, "different texts, without those that are held out")
     return Texts(learned=learned, held_out=judged, described=described)
 
@@ -86,10 +85,10 @@ class Distillation(Recipe):
         described: Mapping[str, Any],
         layers: Sequence[int],
     ) -> None:
-        """Puts everything where the device is, and embeds the texts to judge by.
+        """Puts everything on the device, and embeds the texts to judge by.
 
-        `described` is what was done before, for the record. `layers` has for each of the student's layers the teacher's
-        whose hidden states it learns; it is empty if their sizes differ.
+        `described` is for the record. `layers` has for each of the student's layers the teacher's whose hidden states
+        it learns; it is empty if their sizes differ.
         """
         self.like, self.weights, self.seed, self.layers = teacher, weights, settings.seed, layers
         self.device = torch.device(settings.device)
@@ -148,10 +147,6 @@ class Distillation(Recipe):
         return cosine_figures(embed_ids(self.network(), self.held_out, self.device), self.expected)
 
 
-def _listed(files: Sequence[DataFile]) -> list[dict[str, Any]]:
-    return [file._asdict() for file in files]
-
-
 def cosine_loss(student: Tensor, teacher: Tensor) -> Tensor:
     """Mean over texts of 1 - cos, [B, D] each."""
     return (1 - (normalize(student, dim=-1) * normalize(teacher, dim=-1)).sum(dim=-1)).mean()
@@ -188,11 +183,8 @@ def relation_loss(
 ) -> Tensor:
     """Kullback-Leibler divergence of the student's relations from the teacher's, mean over tokens, heads and kinds.
 
-    Args:
-        student: queries, keys and values [T, ...] of the texts' tokens, one text behind the other.
-        teacher: the same, of other widths.
-        lengths: tokens of each text; they add up to T.
-        total: sums over processes that hold some of the texts each.
+    Both are queries, keys and values [T, ...], one text behind the other, of any width; `lengths` add up to T. `total`
+    is as of `hidden_loss`.
     """
     losses = []
     for name in PROJECTIONS:
@@ -228,15 +220,12 @@ def log_relations(projected: Tensor, lengths: Sequence[int], heads: int, real: T
 def last_projections(encoder: Encoder) -> Iterator[dict[str, Tensor]]:
     """While this holds, the dictionary has the last run's queries, keys and values [T, ...].
 
-    They are of the last layer with heads. Where no layer has any, the dictionary stays empty.
+    They are of the last layer with heads; without one the dictionary stays empty.
     """
     found: dict[str, Tensor] = {}
     layers = [layer for layer in encoder_layers(encoder) if layer.attention.num_heads]
-
-    def keeping(name: str) -> Callable[[nn.Module, object, Tensor], None]:
-        return lambda _module, _inputs, output: found.__setitem__(name, output)
-
     with ExitStack() as hooks:
         for name in PROJECTIONS if layers else ():
-            hooks.enter_context(getattr(layers[-1].attention, name).register_forward_hook(keeping(name)))
+            product = getattr(layers[-1].attention, name)
+            hooks.enter_context(product.register_forward_hook(lambda _, __, rows, of=name: found.update({of: rows})))
         yield found

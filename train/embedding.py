@@ -25,7 +25,7 @@ def embed_ids(encoder: Encoder, texts: TokenIds, device: torch.device) -> Tensor
         for places in batches_by_length(texts.lengths):
             found[places] = normalize(run(encoder, texts.batch(places).to(device)), dim=-1).cpu()
     encoder.train(was_training)
-    return found.clone()
+    return found
 
 
 def run(encoder: Encoder, batch: TokenBatch, head_gates: Tensor | None = None) -> Tensor:
@@ -92,11 +92,8 @@ def recall(queries: Tensor, documents: Tensor, pairs: Sequence[tuple[int, int]],
 
     A document that is as near as an own one counts as nearer, so that a network of equal vectors finds nothing.
 
-    Args:
-        queries: normalised vectors of different texts, [Q, D].
-        documents: the same, [N, D].
-        pairs: queries with documents that are their own, by their places.
-        depth: how many documents a search returns.
+    Vectors of the queries [Q, D] and documents [N, D] are normalised, and each is of another text; `pairs` are the
+    places of queries with those of documents that are their own.
     """
     own: dict[int, set[int]] = {}
     for query, document in pairs:

@@ -1,25 +1,15 @@
-"""Why a training run does not begin, or ends early.
-
-TrainError
-├── DataError     a file of texts, pairs or labels cannot be used; names file and line
-├── RunError      the run cannot begin or go on: its folder, its settings
-└── Diverged      the loss is no number any more
-"""
+"""Why a training run does not begin, or ends early."""
 
 from export.errors import ExportError
 
 
-class TrainError(ExportError):
-    """Ends a run; the message says what it expected, found, and suggests."""
+class DataError(ExportError):
+    """A file of texts, pairs or labels cannot be used; the message names file and line."""
 
 
-class DataError(TrainError):
-    """A file of texts, pairs or labels cannot be used."""
+class RunError(ExportError):
+    """The run cannot begin or go on: its folder, its settings."""
 
 
-class RunError(TrainError):
-    """The run cannot begin, or go on where an earlier one stopped."""
-
-
-class Diverged(TrainError):
+class Diverged(ExportError):
     """The loss is no number any more."""

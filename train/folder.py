@@ -1,7 +1,6 @@
 """The folder that a run writes: a network that `export` reads back to the bit, its record, and a checkpoint.
 
-Every file is replaced whole, and a network only after all of its files are on the disk, so that an interruption or a
-full disk leaves the earlier one. Nothing is a pickle.
+A network replaces another after all of its files are on the disk: an interruption or a full disk leaves the earlier.
 """
 
 import json
@@ -23,16 +22,12 @@ from train.errors import RunError
 from train.settings import CHECKPOINT, WEIGHTS, has_checkpoint
 
 RECORD, CURVES = "training.json", "training.svg"
-MODULES = ("Transformer", "Pooling", "Normalize")
 NEXT = ".next"  # folder of a network that is whole and not yet in place
 STATE = "state"  # the name of the JSON in a checkpoint's metadata
 
 
 def write_network(folder: Path, encoder: Encoder, like: Checkpoint) -> None:
-    """Writes what `export` reads: the network, and what surrounds it in another checkpoint, its tokenizer and so on.
-
-    Head dropout is training's and is not written.
-    """
+    """Writes a network, without head dropout, with what surrounds it in another checkpoint: its tokenizer and so on."""
     config = replace(encoder.config, head_dropout=0.0)
     inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if config.type_vocab_size > 1 else [])]
     described: dict[str, Any] = {
@@ -46,12 +41,11 @@ def write_network(folder: Path, encoder: Encoder, like: Checkpoint) -> None:
     }
     if config.task == "embedding":
         described |= _around(like, config.pooling)
-    weights = {name: tensor.detach().contiguous().cpu() for name, tensor in encoder.state_dict().items()}
-    for layer, first in enumerate(config.shared_layers):
-        if layer != first:
-            weights = {name: part for name, part in weights.items() if not name.startswith(f"layers.{layer}.")}
+    again = tuple(f"layers.{layer}." for layer, first in enumerate(config.shared_layers) if layer != first)
+    weights = {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith(again)}
     files = {name: _json(content) for name, content in described.items()}
-    files |= {TOKENIZER: like.tokenizer.to_str(pretty=True).encode(), WEIGHTS: save(weights)}
+    files[TOKENIZER] = like.tokenizer.to_str(pretty=True).encode()
+    files[WEIGHTS] = save({name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()})
     folder.mkdir(parents=True, exist_ok=True)
     begun = folder / f"{NEXT}.part"
     shutil.rmtree(begun, ignore_errors=True)
@@ -72,10 +66,7 @@ def compared_by_cosines(like: Checkpoint) -> Checkpoint:
 
 
 def complete_network(folder: Path) -> None:
-    """Moves a network that was written whole, but not moved to the last file when the process ended, into place.
-
-    What a process wrote in part when it was killed goes.
-    """
+    """Goes on with moving a network into place where the process ended; what it wrote in part goes."""
     for part in folder.glob(f".{CHECKPOINT}.*"):
         part.unlink()
     shutil.rmtree(folder / f"{NEXT}.part", ignore_errors=True)
@@ -95,11 +86,7 @@ def write_record(folder: Path, record: Mapping[str, Any], curves: str) -> None:
 
 
 def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Writes everything that the run needs to go on.
-
-    Raises:
-        RunError: it could not be written; an earlier checkpoint is as it was.
-    """
+    """Writes everything that the run needs to go on; a RunError says that it could not be written."""
     contents, seen = {}, set()
     for name, tensor in tensors.items():
         is_shared = tensor.data_ptr() in seen  # by layers of one weight; safetensors wants each in a place of its own
@@ -115,11 +102,7 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and state of the last checkpoint.
-
-    Raises:
-        RunError: there is none, or it is broken.
-    """
+    """Tensors and state of the last checkpoint; a RunError says that there is none, or that it is broken."""
     require_folder(folder, is_resumed=True)
     path = folder / CHECKPOINT
     try:
@@ -131,12 +114,7 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def require_folder(folder: Path, *, is_resumed: bool) -> None:
-    """Refuses to begin in a folder that holds anything, and to go on without a checkpoint.
-
-    Raises:
-        RunError: says what to do instead.
-        PermissionError: nothing can be written there.
-    """
+    """Refuses to begin in a folder that holds anything or cannot be written to, and to go on without a checkpoint."""
     if is_resumed and not has_checkpoint(folder):
         raise RunError(
             f"{folder / CHECKPOINT} is not there: nothing to go on from; begin without --resume"
@@ -151,19 +129,19 @@ def require_folder(folder: Path, *, is_resumed: bool) -> None:
 
 def _around(like: Checkpoint, pooling: str) -> dict[str, Any]:
     """What sentence-transformers keeps around an embedding's network."""
-    kinds = MODULES if like.defaults.normalize else MODULES[:2]
-    paths = {kind: f"{index}_{kind}" if index else "" for index, kind in enumerate(kinds)}
-    modules = [
-        {"idx": index, "name": str(index), "path": paths[kind], "type": f"sentence_transformers.models.{kind}"}
-        for index, kind in enumerate(kinds)
-    ]
     defaults = like.defaults
-    around = {"prompts": defaults.prompts, "default_prompt_name": defaults.default_prompt_name}
-    around["similarity_fn_name"] = defaults.similarity  # a dot product says that lengths count
+    paths = {"Transformer": "", "Pooling": "1_Pooling"} | ({"Normalize": "2_Normalize"} if defaults.normalize else {})
     return {
-        "modules.json": modules,
-        f"{paths['Pooling']}/config.json": {"pooling_mode": {"last": "lasttoken"}.get(pooling, pooling)},
-        "config_sentence_transformers.json": around,
+        "modules.json": [
+            {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for index, (kind, path) in enumerate(paths.items())
+        ],
+        "1_Pooling/config.json": {"pooling_mode": {"last": "lasttoken"}.get(pooling, pooling)},
+        "config_sentence_transformers.json": {
+            "prompts": defaults.prompts,
+            "default_prompt_name": defaults.default_prompt_name,
+            "similarity_fn_name": defaults.similarity,  # a dot product says that lengths count
+        },
     }
 
 

@@ -1,9 +1,7 @@
 """Learns which heads to keep while the network learns to do without the others, and then removes them.
 
-A gate on each head is exactly 0 or 1 most of the time and can still be learned (hard concrete, Louizos et al. 2018,
-arXiv 1712.01312).
-Voita et al. 2019 (arXiv 1905.09418) learned such gates for translation, with a penalty on their number; here a target
-is given, and the multipliers of Wang et al. 2020 find the penalty.
+A gate is exactly 0 or 1 most of the time and can still be learned (hard concrete, Louizos et al. 2018, arXiv
+1712.01312). Voita et al. 2019 (arXiv 1905.09418) learned such gates for translation, with a penalty on their number.
 """
 
 import math
@@ -20,7 +18,7 @@ from model.encoder import Encoder
 from train.commands import GateSettings
 from train.distillation import Distillation, Texts, read_material
 from train.embedding import encoder_layers
-from train.errors import RunError
+from train.heal import count_to_remove
 from train.parallel import generator_of
 from train.reconstruct import require_fittable
 from train.settings import RunSettings
@@ -44,6 +42,7 @@ class HardConcreteGates(nn.Module):
         super().__init__()
         self.log_alpha = nn.Parameter(torch.full((heads,), SURE))
         self.multipliers = nn.Parameter(torch.zeros(2))
+        self.multipliers.register_hook(torch.neg)  # type: ignore[no-untyped-call]  # raised where the target is missed
 
     def draw(self, rows: int, generator: torch.Generator) -> Tensor:
         """Random gates for each text of a batch, [rows, H] from 0 to 1."""
@@ -66,11 +65,6 @@ class HardConcreteGates(nn.Module):
         distance = self.expected_closed() - target
         return self.multipliers[0] * distance + self.multipliers[1] * distance**2
 
-    def ascend(self) -> None:
-        """Turns the multipliers' gradients round: they are raised where the target is missed."""
-        if self.multipliers.grad is not None:
-            self.multipliers.grad.neg_()
-
 
 def _stretch(x: Tensor) -> Tensor:
     return (x * (HIGH - LOW) + LOW).clamp(0, 1)
@@ -82,19 +76,11 @@ class Gates(Distillation):
     command = "gates"
 
     def __init__(self, settings: GateSettings, run: RunSettings, material: Texts | None = None) -> None:
-        """Reads everything, of the texts what `material` does not give, and puts a gate on every head.
-
-        Raises:
-            SourceError: the model or a file cannot be used.
-            RunError: no head would go.
-        """
+        """Reads the texts too if `material` is None."""
         whole = find_subject(settings.model).checkpoint
         require_embedding(whole, "gates are judged")
         require_fittable(whole.encoder.config)
-        heads = sum(whole.encoder.config.num_heads)
-        self.count = round(settings.remove * heads)
-        if not self.count:
-            raise RunError(f"--remove {settings.remove:g} of {heads} heads is none: give a larger share")
+        self.count = count_to_remove(settings.remove, whole.encoder.config)
         super().__init__(
             remove_heads(whole.encoder, ()),  # a copy
             whole,
@@ -104,7 +90,7 @@ class Gates(Distillation):
             described={"remove": settings.remove, "gate_rate": settings.gate_rate},
             layers=range(whole.encoder.config.num_layers),
         )
-        self.gates = HardConcreteGates(heads).to(self.device)
+        self.gates = HardConcreteGates(sum(whole.encoder.config.num_heads)).to(self.device)
         self.module = nn.ModuleDict({"encoder": self.encoder, "gates": self.gates})
         self.rate_factors = {"gates": settings.gate_rate}
 
@@ -116,7 +102,6 @@ class Gates(Distillation):
         loss = self.loss(batch, share, gates)
         # Gradients of all processes are added, and each has the whole penalty.
         (loss + self.gates.penalty(target) / self.processes.count).backward()  # type: ignore[no-untyped-call]
-        self.gates.ascend()
         return loss.item()
 
     def network(self) -> Encoder:

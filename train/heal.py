@@ -1,7 +1,6 @@
-"""Heals a network that loses heads, neurons or layers: what is left learns to give the whole network's vectors again.
+"""Heals a network that loses heads, neurons or layers, so that its vectors fit an index that the whole one filled.
 
-Parts are removed, the rest is fitted in closed form (`train.reconstruct`), and then all of it is trained towards the
-whole network. The aim is an encoder whose vectors fit an index that the whole network filled.
+Parts are removed, the rest is fitted in closed form (`train.reconstruct`), and all of it is trained towards the whole.
 """
 
 import json
@@ -13,7 +12,7 @@ from typing import Any
 from export.checkpoint import Checkpoint, require_embedding
 from export.heads.subject import find_subject
 from export.pruning.driver import prune
-from export.texts import batches, tokenize
+from export.texts import TokenizedText, batches, tokenize
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from train.commands import HealSettings
@@ -37,12 +36,7 @@ class Heal(Distillation):
     command = "heal"
 
     def __init__(self, settings: HealSettings, run: RunSettings) -> None:
-        """Reads everything, removes parts and fits the rest; on `--resume` as many as the checkpoint lacks.
-
-        Raises:
-            SourceError: the model or a file cannot be used.
-            RunError: there is nothing to remove, or nothing to go on from.
-        """
+        """On `--resume` the parts go that the checkpoint lacks, and nothing is fitted."""
         material = read_material(settings.texts, settings.held_out)
         subject = find_subject(settings.model, weights=settings.weights_from)
         require_embedding(subject.whole, "healing is judged")
@@ -65,7 +59,7 @@ class Heal(Distillation):
 
 
 def fit(student: Encoder, whole: Checkpoint, texts: Sequence[str], layers: Sequence[int] | None = None) -> None:
-    """The closed-form fit of a network without some heads, neurons or layers; `layers` are those that stay."""
+    """The closed-form fit of a network without some parts; `layers` are those that stay."""
     tokens = tokenize(texts, whole.tokenizer, min(LONGEST, whole.max_sequence_length))
     reconstruct(student, whole.encoder, list(batches(tokens, 0)), layers)
 
@@ -78,7 +72,6 @@ def _asked(settings: HealSettings) -> dict[str, Any]:
 
 
 def _for_manifest(removed: Mapping[str, Any]) -> dict[str, Any]:
-    """What is removed, as the manifest says it."""
     speed = {name: value for name, value in removed.get("speed", {}).items() if name != "microseconds"}
     parts = {"heads": "removed", "neurons": "removed_neurons", "layers": "removed_layers"}
     return {name: removed.get(key, []) for name, key in parts.items()} | ({"speed": speed} if speed else {})
@@ -94,7 +87,7 @@ def _choose(
         names = ("removed", "chosen_by", "removed_neurons", "removed_layers", "speed")
         removed = {name: state["recipe"][name] for name in names if name in state["recipe"]}
     elif settings.faster is not None and not pruned:
-        tokens = tokenize(texts[:CHOOSING_TEXTS], whole.tokenizer, min(LONGEST, whole.max_sequence_length))
+        tokens = tokens_to_choose_by(whole, texts)
         return choose_shape(whole.encoder, tokens, settings.faster, settings.only, settings.cost_precision)
     else:
         heads, chosen_by = _choose_heads(whole, pruned, settings, texts)
@@ -115,23 +108,28 @@ def _choose_heads(
     if settings.heads is not None:
         return _read_heads(settings.heads, config), settings.heads.name
     if settings.lose is not None:
-        return _choose_by_quality(whole, settings.lose, settings.pairs)
+        record = prune(whole, lose=settings.lose, pairs=settings.pairs, with_curve=False).record
+        if not record["removed"]:
+            raise RunError(f"no head can go for {settings.lose:g} points: allow more, or give a share with --remove")
+        return record["removed"], record["definition"]
     if settings.remove is None:
         raise RunError("no head is missing, and none was asked to be removed: say --remove SHARE or --faster TIMES")
-    count = round(settings.remove * sum(config.num_heads))
-    if not count:
-        raise RunError(f"--remove {settings.remove:g} of {sum(config.num_heads)} heads is none: give a larger share")
-    tokens = tokenize(texts[:CHOOSING_TEXTS], whole.tokenizer, min(LONGEST, whole.max_sequence_length))
-    order = order_by_reconstruction(whole.encoder, tokens)
+    count = count_to_remove(settings.remove, config)
+    order = order_by_reconstruction(whole.encoder, tokens_to_choose_by(whole, texts))
     return [list(config.head_place(head)) for head in order[:count]], "reconstruction"
 
 
-def _choose_by_quality(whole: Checkpoint, lose: float, pairs: Path | None) -> tuple[Places, str]:
-    """As many heads as cost at most `lose` points, chosen as an export chooses them."""
-    record = prune(whole, lose=lose, pairs=pairs, with_curve=False).record
-    if not record["removed"]:
-        raise RunError(f"no head can go for {lose:g} points: allow more, or give a share with --remove")
-    return record["removed"], record["definition"]
+def count_to_remove(share: float, config: EncoderConfig) -> int:
+    """How many heads a share is; refuses one that is none."""
+    count = round(share * sum(config.num_heads))
+    if not count:
+        raise RunError(f"--remove {share:g} of {sum(config.num_heads)} heads is none: give a larger share")
+    return count
+
+
+def tokens_to_choose_by(whole: Checkpoint, texts: Sequence[str]) -> list[TokenizedText]:
+    """The first 500 texts."""
+    return tokenize(texts[:CHOOSING_TEXTS], whole.tokenizer, min(LONGEST, whole.max_sequence_length))
 
 
 def _read_heads(path: Path, config: EncoderConfig) -> Places:

@@ -1,7 +1,6 @@
 """The training loop of every command, read from top to bottom.
 
-A run is a sequence of steps that the settings, the data and the seed decide. A checkpoint holds all that a step reads
-(weights, the optimizer's moments, counts) and every step has a seed of its own, so on a CPU a run that was stopped and
+A checkpoint holds all that a step reads, and every step has a seed of its own: on a CPU a run that was stopped and
 resumed ends in the same bits as one that was not.
 """
 
@@ -18,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
 from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +36,6 @@ from train.parallel import ALONE, Processes, seed_of
 from train.settings import CHECKPOINT, RunSettings, head_dropout_at, rate_at
 
 CURVE_POINTS = 200  # of the losses
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PACKAGES = ("polyhead", "torch", "tokenizers", "safetensors")
 KIB = 1024
 
@@ -57,14 +55,10 @@ class Recipe(ABC):
 
     @abstractmethod
     def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
-        """Adds the gradient of a batch's mean loss to the parameters', and returns the loss.
+        """Adds the gradient of the mean loss of the examples at `places` to the parameters', and returns the loss.
 
-        Of several processes each adds the part of its own examples, and returns the whole batch's loss.
-
-        Args:
-            places: the examples.
-            step: counted from 0; seeds the step's random numbers.
-            share: of the run that is over, for what changes along it.
+        Of several processes each adds the part of its own examples, and returns the whole batch's loss. `step`, from 0,
+        seeds random numbers; `share` is that of the run which is over.
         """
 
     @abstractmethod
@@ -138,13 +132,19 @@ def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -
     epoch_of = lru_cache(1)(
         lambda epoch: epoch_batches(recipe.lengths, settings.batch_size, seed=settings.seed, epoch=epoch)
     )
-    pool_of = lru_cache(1)(lambda epoch, first: _pool(recipe, epoch_of(epoch)[first : first + RELATED_POOL]))
+
+    @lru_cache(1)
+    def pool_of(epoch: int, first: int) -> list[list[int]]:
+        batches = epoch_of(epoch)[first : first + RELATED_POOL]
+        vectors = recipe.vectors([place for batch in batches for place in batch])
+        return batches if vectors is None else related_batches(batches, vectors)
+
     per_epoch = len(epoch_of(0))
     steps = max(1, round(settings.epochs * per_epoch))
     judged = {round(steps * (index + 1) / settings.evaluations) for index in range(settings.evaluations)}
     saved = time.monotonic()
     shown: dict[str, Any] = {"desc": recipe.command, "unit": "step", "disable": not processes.is_first}
-    with Stop() as stop, tqdm(total=steps, initial=progress.step, **shown) as bar:
+    with noted_endings() as endings, tqdm(total=steps, initial=progress.step, **shown) as bar:
         if not progress.evaluations:
             _evaluate(recipe, settings, progress, bar, steps=steps)
         while progress.step < steps:
@@ -166,7 +166,7 @@ def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -
             bar.update()
             if progress.step in judged:
                 _evaluate(recipe, settings, progress, bar, steps=steps)
-            is_stopped = processes.any(stop.asked)
+            is_stopped = processes.any(bool(endings))
             if processes.is_first and (is_stopped or time.monotonic() - saved > settings.save_seconds):
                 _save(recipe, optimizer, settings, progress)
                 saved = time.monotonic()
@@ -178,43 +178,31 @@ def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -
     return progress
 
 
-class Stop:
-    """Notes the first SIGINT, SIGTERM or SIGHUP, so that the step under way ends whole; a second one interrupts."""
+@contextmanager
+def noted_endings() -> Iterator[list[int]]:
+    """Lists the first SIGINT, SIGTERM or SIGHUP, so that the step under way ends whole; a second one interrupts."""
+    noted: list[int] = []
 
-    def __init__(self) -> None:
-        self.asked = False
-        self._before = {number: signal.getsignal(number) for number in ENDINGS}
-
-    def __enter__(self) -> Self:
-        for number, handler in self._before.items():
-            if handler is not signal.SIG_IGN:  # as `nohup` has it
-                signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+    def note(number: int, frame: FrameType | None) -> None:
+        if noted:
             signal.default_int_handler(number, frame)
-        self.asked = True
+        noted.append(number)
 
-
-def _pool(recipe: Recipe, batches: list[list[int]]) -> list[list[int]]:
-    """Some batches of an epoch, as the recipe wants their examples grouped."""
-    vectors = recipe.vectors([place for batch in batches for place in batch])
-    return batches if vectors is None else related_batches(batches, vectors)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as `nohup` has it
+            signal.signal(number, note)
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _take_step(
     recipe: Recipe, optimizer: AdamW, places: Sequence[int], settings: RunSettings, *, step: int, steps: int
 ) -> float:
-    """One step on one batch; returns its loss.
-
-    Raises:
-        Diverged: loss or gradient is no number; the weights have not changed.
-    """
+    """One step on one batch; returns its loss. Where loss or gradient is no number, no weight has changed."""
     recipe.module.train()
     torch.manual_seed(seed_of(settings.seed, step, recipe.processes.rank))  # of what dropout leaves out
     with _precision(settings):
@@ -239,7 +227,7 @@ def _precision(settings: RunSettings) -> Iterator[None]:
     """Autocast where bfloat16 was asked for.
 
     On a CPU attention is then computed step by step: the backward of PyTorch 2.13's fused kernel takes four times as
-    long in bfloat16 on texts of 14 and 40 tokens (32 texts, 12 heads; AVX-512 BF16).
+    long in bfloat16 (texts of 14 and 40 tokens; AVX-512 BF16).
     """
     device = torch.device(settings.device).type
     if settings.precision == "fp32":
@@ -250,7 +238,6 @@ def _precision(settings: RunSettings) -> Iterator[None]:
 
 
 def _evaluate(recipe: Recipe, settings: RunSettings, progress: Progress, bar: Any, *, steps: int) -> None:
-    """Judges the network, and writes it if it is the best so far."""
     recipe.module.eval()
     figures = {name: round(value, 6) for name, value in recipe.evaluate().items()}
     progress.evaluations.append({"step": progress.step, **figures})
@@ -279,21 +266,21 @@ def _save(recipe: Recipe, optimizer: AdamW, settings: RunSettings, progress: Pro
 
 
 def _resume(recipe: Recipe, optimizer: AdamW, settings: RunSettings) -> Progress:
-    """Brings everything to where the checkpoint was written.
-
-    Raises:
-        RunError: there is none, or it is of a run with other settings or data.
-    """
+    """Brings everything to where the checkpoint was written; refuses one of a run with other settings or data."""
     tensors, state = load_checkpoint(settings.output)
     _require_same(settings.record(), state["settings"], "settings")
     _require_same(_described(recipe), state["recipe"], "data")
-    recipe.module.load_state_dict(_under("module.", tensors))
-    described = optimizer.state_dict()
+    parameters: dict[str, Tensor] = {}
     moments: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in _under("optimizer.", tensors).items():
-        index, _, kind = name.partition(".")
-        moments.setdefault(int(index), {})[kind] = tensor
-    optimizer.load_state_dict({**described, "state": moments})
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition(".")
+        if part == "module":
+            parameters[rest] = tensor
+        else:
+            index, _, kind = rest.partition(".")
+            moments.setdefault(int(index), {})[kind] = tensor
+    recipe.module.load_state_dict(parameters)
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
     return Progress(**state["progress"])
 
 
@@ -311,12 +298,7 @@ def _require_same(found: dict[str, Any], saved: dict[str, Any], what: str) -> No
             )
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
 def _write_record(recipe: Recipe, settings: RunSettings, progress: Progress, *, is_done: bool) -> None:
-    """Writes training.json, what was done with what by which versions and how it went, and its curves."""
     losses = [(step, loss) for step, loss, _ in progress.losses]
     scores = [(figures["step"], figures[recipe.score]) for figures in progress.evaluations]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else KIB)

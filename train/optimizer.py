@@ -1,9 +1,9 @@
 """The optimizer of a run: AdamW, or Muon for the matrices of the encoder's layers and AdamW for the rest.
 
 Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks") steps along the orthogonal matrix
-that is nearest to the momentum, so all directions of a matrix are learned equally fast. A step is as long as AdamW's
-(Liu et al. 2025, arXiv 2502.16982, section 2.2), so both take the same learning rates. `torch.optim.Muon` is the same
-rule in bfloat16, which takes 40 to 70 times as long on a processor without it (Zen 3, matrices of MiniLM-L6).
+that is nearest to the momentum. A step is as long as AdamW's (Liu et al. 2025, arXiv 2502.16982, section 2.2), so both
+take the same learning rates. `torch.optim.Muon` is the same rule in bfloat16, which takes 40 to 70 times as long on a
+processor without it (Zen 3).
 """
 
 import math
@@ -21,8 +21,7 @@ BETAS, EPSILON = (0.9, 0.98), 1e-8
 MOMENTUM = 0.95
 STEP_LENGTH = 0.2  # root mean square of a step over the learning rate; usual for AdamW
 ITERATIONS = 5
-LINEAR, CUBIC, QUINTIC = 3.4445, -4.7750, 2.0315
-"""Of the polynomial that takes singular values towards 1: above 0.05 they end between 0.65 and 1.35."""
+LINEAR, CUBIC, QUINTIC = 3.4445, -4.7750, 2.0315  # take singular values from 0.05 on to between 0.65 and 1.35
 MUCH_WIDER = 1.5  # times as wide as high: from there on products of the small square matrix are cheaper
 
 
@@ -86,9 +85,9 @@ class Muon(AdamW):
 def orthogonalise(matrix: Tensor) -> Tensor:
     """About the orthogonal matrix that is nearest to this one, [M, N]: U V' of its U S V', by Newton and Schulz.
 
-    An iteration takes X to p(X X') X. In a matrix that is much wider than high, p and X X' are small beside X, and all
-    powers of X X' commute: their product is formed first, and X is multiplied once. Not under autocast: rounded to
-    bfloat16 they no longer commute, and small singular values, of which gradients have many, grow without bound.
+    An iteration takes X to p(X X') X. In a matrix much wider than high p and X X' are small, and all powers of X X'
+    commute: their product is formed first, and X is multiplied once. Not under autocast: rounded to bfloat16 they no
+    longer commute, and small singular values, of which gradients have many, grow without bound.
     """
     if matrix.shape[0] > matrix.shape[1]:
         return orthogonalise(matrix.T).T
@@ -98,8 +97,7 @@ def orthogonalise(matrix: Tensor) -> Tensor:
             found = _polynomial(found @ found.T) @ found
         return found
     square = found @ found.T
-    product = _polynomial(square)
-    last = product
+    product = last = _polynomial(square)
     for _ in range(ITERATIONS - 1):
         square = last @ square @ last
         last = _polynomial(square)

@@ -1,7 +1,7 @@
 """Several processes that train one network, each on its share of every batch (`torchrun`).
 
-Every process computes the whole batch's loss, with its own texts' part of the gradient: vectors of the others' texts
-are constants to it. The sum of the gradients over the processes is the gradient of one process on the whole batch.
+Every process computes the whole batch's loss, to which vectors of the others' texts are constants: its gradients add up
+to the gradient of one process on the whole batch.
 """
 
 import os
@@ -17,12 +17,7 @@ from train.errors import RunError
 
 
 class Processes:
-    """This process among those that train together; alone where `torchrun` did not start it.
-
-    Attributes:
-        rank: which this is; the first one writes.
-        count: how many there are.
-    """
+    """This process, the `rank`th of `count` that train together; alone where `torchrun` did not start it."""
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
@@ -33,11 +28,7 @@ class Processes:
         return self.rank == 0
 
     def rows(self, total: int) -> slice:
-        """This process's rows of a batch.
-
-        Raises:
-            RunError: the batch has fewer rows than there are processes.
-        """
+        """This process's rows of a batch; RunError if there are fewer rows than processes."""
         if total < self.count:
             raise RunError(f"a batch of {total} cannot be shared by {self.count} processes: give a larger --batch-size")
         return slice(self.rank * total // self.count, (self.rank + 1) * total // self.count)
@@ -83,11 +74,7 @@ ALONE = Processes()
 
 @contextmanager
 def joined(device: str) -> Iterator[Processes]:
-    """While this holds, the process works with those that `torchrun` started with it.
-
-    Raises:
-        RunError: there is no such device.
-    """
+    """While this holds, the process works with those that `torchrun` started; RunError if there is no such device."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     try:
         if count > 1 and device == "cuda":
@@ -124,11 +111,10 @@ def seed_of(*parts: int) -> int:
 
 def random_states() -> list[Tensor]:
     """States of torch's generators, of the CPU and of each GPU."""
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
+    return [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
 
 
 def set_random_states(states: list[Tensor]) -> None:
     """Goes back to where `random_states` was called."""
     torch.set_rng_state(states[0])
-    if states[1:]:
-        torch.cuda.set_rng_state_all(states[1:])
+    torch.cuda.set_rng_state_all(states[1:])

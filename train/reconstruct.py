@@ -1,12 +1,11 @@
 """Repairs a network that lost heads in closed form, layer by layer, before anything is trained.
 
-From the first layer to the last, the attention's output projection and then the feed-forward's last product are fitted
-so that the residual stream behind them is that of the whole network again, on texts. The inputs of the fit are what the
-repaired layers below give, so that each layer also makes good what those could not (Frantar et al. 2023, "GPTAQ" and
-others for quantisation; Kwon et al. 2022, "A Fast Post-Training Pruning Framework for Transformers", for masks).
+Attention's output projection and then the feed-forward's last product are fitted so that the residual stream behind
+them is the whole network's again, on what the repaired layers below give (Frantar et al. 2023, "GPTAQ" and others for
+quantisation; Kwon et al. 2022, "A Fast Post-Training Pruning Framework for Transformers", for masks).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from typing import Any, Literal, NamedTuple
@@ -24,9 +23,8 @@ from train.embedding import encoder_layers
 UnitKind = Literal["heads", "neurons"]
 RIDGE = 1e-3  # of the mean square of an input; keeps weights where the data say little
 
-# A setting that does not stand here must have its default: one that is added later is refused until it is known here.
-# `sandwich_norm` norms what a layer adds, so the fit would take it for the sum; `shared_layers` would fit one weight
-# to several layers.
+# Other settings must have their default, those too that are added later: the fit would take what `sandwich_norm` norms
+# for the sum, and fit one weight of `shared_layers` to several layers.
 ANY_VALUE = {
     *("vocab_size", "hidden_size", "num_heads", "d_k", "d_v", "max_positions"),
     *("intermediate_size", "intermediate_sizes"),
@@ -41,11 +39,7 @@ ANY_VALUE = {
 
 
 def require_fittable(config: EncoderConfig) -> None:
-    """Refuses a network with a setting that the fit does not know.
-
-    Raises:
-        UnsupportedModel: the message names the settings.
-    """
+    """Raises UnsupportedModel for a network with settings that the fit does not know, and names them."""
     unknown = [
         f"{field.name} {getattr(config, field.name)!r:.100}"
         for field in fields(config)
@@ -58,8 +52,7 @@ def require_fittable(config: EncoderConfig) -> None:
 class LeastSquares:
     """Collects inputs F [T, n] and outputs that are missing M [T, m]; solves for the change of the weights.
 
-    The change minimises `sum_t w_t ||F_t change - M_t||^2 + ridge ||change||^2`, so that without evidence weights stay
-    as they are. A column of ones is the bias, if the layer has one.
+    It minimises `sum_t w_t ||F_t change - M_t||^2 + ridge ||change||^2`. A bias is a column of ones.
     """
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool) -> None:
@@ -94,20 +87,11 @@ class LeastSquares:
 
 
 class LayerTrace(NamedTuple):
-    """One layer's run on one batch of T tokens."""
+    """One layer's run on one batch of T tokens: what a part's last product reads, and the stream with what it added."""
 
-    context: Tensor | None  # [T, H*V], the input of the attention's output projection; None without heads
-    attention_sum: Tensor  # [T, D], the residual stream with what attention added
-    inner: Tensor  # [T, intermediate], the input of the feed-forward's last product
-    feed_forward_sum: Tensor  # [T, D], the residual stream with what the feed-forward added
+    read: Mapping[UnitKind, Tensor]  # [T, H*V] of heads, if there are any, and [T, intermediate] of neurons
+    streams: Mapping[UnitKind, Tensor]  # [T, D]
     output: Tensor  # [T, D], of the layer
-
-    def of(self, kind: UnitKind) -> tuple[Tensor, Tensor]:
-        """What the last product of attention (`heads`) or feed-forward reads, and the stream with what it added."""
-        if kind == "neurons":
-            return self.inner, self.feed_forward_sum
-        assert self.context is not None  # noqa: S101 - only layers with heads are asked
-        return self.context, self.attention_sum
 
 
 class LayerRunner:
@@ -116,44 +100,43 @@ class LayerRunner:
     def __init__(self, encoder: Encoder, batches: Sequence[TextBatch]) -> None:
         """Runs the network once, to see what its layers are called with."""
         self.layers = encoder_layers(encoder)
-        self._calls: list[list[tuple[Any, ...]]] = [[] for _ in self.layers]
+        self._calls: dict[nn.Module, list[tuple[Any, ...]]] = {layer: [] for layer in self.layers}
+        self.hidden: list[Tensor] = []
+
+        def keep(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            if module is self.layers[0]:
+                self.hidden.append(inputs[0])  # the others' are made again from these
+            self._calls[module].append(inputs[1:])
+
         with torch.inference_mode(), ExitStack() as hooks:
-            for index, layer in enumerate(self.layers):
-                hooks.enter_context(layer.register_forward_pre_hook(self._keeper(index)))
+            for layer in self.layers:
+                hooks.enter_context(layer.register_forward_pre_hook(keep))
             for batch in batches:
                 encoder.use("sdpa")(batch.input_ids, batch.lengths, token_type_ids=batch.token_type_ids)
-        self.hidden = [call[0] for call in self._calls[0]]
 
     def trace(self, layer: int, batch: int) -> LayerTrace:
         """What a layer computes from the kept outputs of the layer below it."""
-        seen: dict[str, Tensor] = {}
+        seen: dict[str, Any] = {}
+        read: dict[Any, Tensor] = {}
         module, hidden = self.layers[layer], self.hidden[batch]
         hooks = [
             module.attention.register_forward_hook(lambda _, __, output: seen.update(attended=output[0])),
             module.feed_forward.register_forward_hook(lambda _, x, output: seen.update(before=x[0], added=output)),
-            module.feed_forward.down.register_forward_pre_hook(lambda _, inputs: seen.update(inner=inputs[0])),
+            module.feed_forward.down.register_forward_pre_hook(lambda _, x: read.update(neurons=x[0])),
         ]
         if module.attention.num_heads:
-            hooks.append(module.attention.output.register_forward_pre_hook(lambda _, x: seen.update(context=x[0])))
+            hooks.append(module.attention.output.register_forward_pre_hook(lambda _, x: read.update(heads=x[0])))
         with torch.inference_mode():
-            output, _ = module(hidden, *self._calls[layer][batch][1:])
+            output, _ = module(hidden, *self._calls[module][batch])
         for hook in hooks:
             hook.remove()
         attention_sum = hidden + seen["attended"]
         before = attention_sum if module.pre_norm else seen["before"]
-        return LayerTrace(seen.get("context"), attention_sum, seen["inner"], before + seen["added"], output)
+        return LayerTrace(read, {"heads": attention_sum, "neurons": before + seen["added"]}, output)
 
     def advance(self, layer: int) -> None:
         """Replaces the kept outputs of the layer below by this layer's."""
         self.hidden = [self.trace(layer, batch).output for batch in range(len(self.hidden))]
-
-    def _keeper(self, layer: int) -> Any:
-        def keep(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            del module
-            # Hidden states are kept of the first layer only: the others' are made again from its.
-            self._calls[layer].append(inputs if layer == 0 else (None, *inputs[1:]))
-
-        return keep
 
 
 def token_weights(stream: Tensor) -> Tensor:
@@ -166,12 +149,7 @@ def reconstruct(
 ) -> None:
     """Fits the student's output and down projections in place to the teacher's residual streams.
 
-    Args:
-        student: the network without some parts.
-        teacher: the whole network.
-        batches: texts to fit on.
-        layers: of the teacher, one a layer of the student, ascending; None for all. The layer before a missing one also
-            stands for it.
+    `layers` are the teacher's that the student has, ascending; None for all. One before a missing one stands for both.
     """
     own, whole = LayerRunner(student, batches), LayerRunner(teacher, batches)
     starts = list(range(len(whole.layers)) if layers is None else layers)
@@ -206,8 +184,9 @@ def _fit_bias(own: LayerRunner, layer: int, expected: Sequence[LayerTrace]) -> N
         return
     sums, total = torch.zeros_like(bias), 0.0
     for batch, whole in enumerate(expected):
-        weights = token_weights(whole.attention_sum)
-        sums += weights @ (whole.attention_sum - own.trace(layer, batch).attention_sum)
+        wanted = whole.streams["heads"]
+        weights = token_weights(wanted)
+        sums += weights @ (wanted - own.trace(layer, batch).streams["heads"])
         total += float(weights.sum())
     with torch.no_grad():
         bias.add_(sums / total)
@@ -218,7 +197,6 @@ def _fit(own: LayerRunner, layer: int, expected: Sequence[LayerTrace], kind: Uni
     product = module.attention.output if kind == "heads" else module.feed_forward.down
     fit = LeastSquares(product.in_features, product.out_features, bias=product.bias is not None)
     for batch, whole in enumerate(expected):
-        inputs, stream = own.trace(layer, batch).of(kind)
-        _, wanted = whole.of(kind)
-        fit.add(inputs, wanted - stream, token_weights(wanted))
+        found, wanted = own.trace(layer, batch), whole.streams[kind]
+        fit.add(found.read[kind], wanted - found.streams[kind], token_weights(wanted))
     fit.change(product)

@@ -1,8 +1,8 @@
 """In which order the heads and the feed-forward neurons of each layer are best removed.
 
 Within a layer the next unit to go is the one whose loss the others can make good best (`eliminate`). Layers are
-compared by how far the embedding drifts without their units, which is measured at some points of each order. What is
-measured is one layer without units, the others whole: errors of several layers may not add up.
+compared by how far the embedding drifts without some of their units, with the other layers whole: errors of several
+layers may not add up.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,13 +43,9 @@ def eliminate(
     The optimal brain surgeon for blocks (Hassibi and Stork 1993; Frantar and Alistarh 2022): without block q, and with
     the best other weights, the squared error grows by `tr(W_q^T [(G^-1)_qq]^-1 W_q)`.
 
-    Args:
-        gram: [n, n] of the inputs; the last rows may be others', such as the bias's, which stay.
-        weights: [n, m], exact for the data that `gram` is from.
-        blocks: how many there are, one behind the other from the first input on.
-        size: inputs of a block.
-        together: blocks that leave before the rest is fitted again.
-        points: numbers of removed blocks for which the weights are returned, ascending.
+    The first of the inputs, whose Gram matrix is [n, n], are the blocks', each of `size` one behind the other; others,
+    such as the bias's, stay. The weights [n, m] are exact for the data. `together` blocks leave before the rest is
+    fitted again. `points` are numbers of removed blocks for which the weights are returned, ascending.
     """
     inverse, weights = torch.linalg.inv(gram), weights.double().clone()
     inputs = torch.arange(blocks * size).view(blocks, size)
@@ -81,7 +77,7 @@ class Removal:
 
     kind: UnitKind
     layer: int
-    order: list[int]  # of removal
+    order: list[int]
     costs: list[float]  # the squared error of the residual stream that each adds to those before it
     drifts: dict[int, float]  # the mean drift of the embedding by the number of removed units, the rest fitted
 
@@ -113,9 +109,10 @@ def removals(
         grams = _gram_matrices(runner, layer, {kind: product for kind, product, *_ in wanted})
         below = LayersBelow(encoder, layer, list(batches(judged, 0)))
         for kind, product, count, size, at_once in wanted:
+            bias = [] if product.bias is None else [product.bias[None]]
             found = eliminate(
                 grams[kind].ridged(),
-                _rows_of(product),
+                torch.cat([product.weight.T, *bias]).double(),  # [inputs (+ 1 for the bias), outputs]
                 blocks=count,
                 size=size,
                 together=at_once,
@@ -145,27 +142,20 @@ def order_by_reconstruction(encoder: Encoder, texts: Sequence[TokenizedText]) ->
 def _gram_matrices(
     runner: LayerRunner, layer: int, products: Mapping[UnitKind, nn.Linear]
 ) -> dict[UnitKind, LeastSquares]:
-    """The Gram matrices of what some products of a layer read, over all batches."""
     fits = {
         kind: LeastSquares(product.in_features, 0, bias=product.bias is not None) for kind, product in products.items()
     }
     for batch in range(len(runner.hidden)):
         trace = runner.trace(layer, batch)
         for kind, fit in fits.items():
-            inputs, stream = trace.of(kind)
-            fit.add(inputs, stream[:, :0], token_weights(stream))
+            stream = trace.streams[kind]
+            fit.add(trace.read[kind], stream[:, :0], token_weights(stream))
     return fits
-
-
-def _rows_of(product: nn.Linear) -> Tensor:
-    """A product's weights as [inputs (+ 1 for the bias), outputs]."""
-    rows = [product.weight.T] if product.bias is None else [product.weight.T, product.bias[None]]
-    return torch.cat(rows).double()
 
 
 @contextmanager
 def _replaced_rows(product: nn.Linear, rows: Tensor) -> Iterator[None]:
-    """While this holds, a product has the weights of `_rows_of`'s form."""
+    """While this holds, a product has the weights [inputs (+ 1 for the bias), outputs]."""
     parts = {name: part.data for name, part in product.named_parameters()}
     product.weight.data = rows[: product.in_features].T.float()
     if product.bias is not None:

@@ -1,9 +1,8 @@
 """Chooses the heads, feed-forward neurons and layers that go so that a network is as much faster as asked.
 
-`train.costs` measures the time of a layer's parts on this machine. What it moves to leave units out is known from the
-closed form of `train.reconstruct`. A multiple-choice knapsack then takes, for each layer, the heads and neurons that
-stay; whole layers leave by trial, as errors of layers do not add up. Xia et al. 2022 (CoFi, arXiv 2204.00408) learn
-masks of the same units instead.
+A multiple-choice knapsack takes, for each layer, the heads and neurons that stay, by the time of a layer's parts
+(`train.costs`) and what leaving units out moves (`train.removal`); whole layers leave by trial, as errors of layers do
+not add up. Xia et al. 2022 (CoFi, arXiv 2204.00408) learn masks of the same units instead.
 """
 
 import sys
@@ -92,7 +91,13 @@ def apply_shape(encoder: Encoder, shape: Shape) -> Encoder:
             norm = f"layers.{last}.feed_forward_norm."
             for name in [name for name in whole if name.startswith(norm)]:
                 state[f"layers.{place}.feed_forward_norm.{name.removeprefix(norm)}"] = whole[name].clone()
-    return build_encoder(_config_of(cut.config, shape), state)
+    sizes = tuple(map(len, shape.neurons))
+    fields = fields_of_layers(cut.config, layers) | {
+        "shared_layers": (),
+        "intermediate_size": sizes[0],
+        "intermediate_sizes": () if len(set(sizes)) == 1 else sizes,
+    }
+    return build_encoder(replace(cut.config, **fields), state)
 
 
 def _of_neurons(name: str, tensor: Tensor, kept: Sequence[int]) -> Tensor:
@@ -102,21 +107,10 @@ def _of_neurons(name: str, tensor: Tensor, kept: Sequence[int]) -> Tensor:
     return tensor[:, list(kept)] if name == "feed_forward.down.weight" else tensor.clone()
 
 
-def _config_of(config: EncoderConfig, shape: Shape) -> EncoderConfig:
-    changes = {**fields_of_layers(config, shape.layers), "shared_layers": ()}
-    sizes = tuple(map(len, shape.neurons))
-    alike = len(set(sizes)) == 1
-    return replace(config, **changes | {"intermediate_size": sizes[0], "intermediate_sizes": () if alike else sizes})
-
-
 def choose_shape(
     encoder: Encoder, texts: Sequence[TokenizedText], faster: float, only: Sequence[Kind], precision: CostPrecision
 ) -> tuple[dict[str, Any], Shape]:
-    """What is removed for a speed, for the record, with the speed that was then measured; and what stays.
-
-    Raises:
-        RunError: the speed cannot be reached.
-    """
+    """What is removed for a speed, for the record, with the speed that was then measured; and what stays."""
     costs = measure_costs(encoder.config, texts, precision)
     shape, estimated = ShapeChoice(encoder, texts, costs).choose(faster, only)
     whole, cut = time_networks([encoder, apply_shape(encoder, shape)], texts, precision)
@@ -140,10 +134,7 @@ class ShapeChoice:
     """Finds the shape that reaches a speed at the least error."""
 
     def __init__(self, encoder: Encoder, texts: Sequence[TokenizedText], costs: Costs) -> None:
-        """Orders the units of each part of the whole network, and measures what it moves to leave them out.
-
-        The last of the texts judge. The costs are this machine's.
-        """
+        """The last of the texts judge."""
         self.encoder, self.config, self.costs = encoder, encoder.config, costs
         self.whole, judged = Shape.read({}, self.config), min(JUDGED, len(texts) // 4)
         self.judged = texts[-judged:]
@@ -153,11 +144,7 @@ class ShapeChoice:
         self.removals: dict[tuple[str, int], Removal] = {(removal.kind, removal.layer): removal for removal in found}
 
     def choose(self, faster: float, only: Sequence[Kind] = KINDS) -> tuple[Shape, float]:
-        """The shape, and how many times faster it is by the table.
-
-        Raises:
-            RunError: nothing that may leave makes the network so fast.
-        """
+        """The shape, and how many times faster it is by the table; RunError if it cannot be so fast."""
         whole = fastest = self._seconds(self.whole)
         best: tuple[float, Shape] | None = None
         for layers in self._kept_layers(only):
@@ -221,9 +208,9 @@ class ShapeChoice:
 
 
 def knapsack(options: Sequence[tuple[Float64Array, Float64Array]], budget: float) -> list[tuple[int, int]]:
-    """One option a layer, whose errors add up to the least that their seconds' sum allows.
+    """One option a layer of its seconds and errors, [heads, blocks] each, with the least errors within the budget.
 
-    `options` are a layer's seconds and errors, [heads, blocks] each; the sum of the least seconds is within the budget.
+    The sum of the least seconds is within it.
     """
     step = max(budget, 1e-12) / STEPS
     reached, choices = np.zeros(STEPS + 1), []

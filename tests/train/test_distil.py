@@ -64,23 +64,19 @@ def test_fields_of_a_layer_each_are_those_of_the_layers_that_the_student_stands_
     assert student_config(shared, {"num_heads": [4, 4]}).shared_layers == (0, 0)
 
 
-def test_a_text_without_tokens_does_not_judge() -> None:
-    found, expected = torch.eye(3), torch.eye(3)
-    found[2] = expected[2] = 0
-    assert cosine_figures(found, expected) == dict.fromkeys(cosine_figures(found[:2], expected[:2]), 1.0)
-
-
-def test_students_that_cannot_be() -> None:
-    changes: Any
-    for changes, message in (
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
         ({"num_heads": []}, "cannot be built: num_heads is empty"),
         ({"num_heads": 4}, "cannot be built: incomplete encoder configuration"),
         ({"nonsense": 1}, "cannot be built: unknown fields nonsense"),
         ({"vocab_size": 7}, "the student's vocab_size is 7, the teacher's 48"),
         ({"hidden_size": 16}, "the student's embedding_size is 16, the teacher's 32"),
-    ):
-        with pytest.raises(RunError, match=message):
-            student_config(TINY, changes)
+    ],
+)
+def test_students_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        student_config(TINY, changes)
 
 
 def test_a_run_brings_the_student_nearer_to_its_teacher(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
@@ -128,10 +124,11 @@ def test_hidden_loss_is_0_at_equality_and_1_at_the_mean() -> None:
     assert hidden_loss([h.mean(dim=0).expand_as(h) for h in whole], whole) == pytest.approx(1)
 
 
-def test_figures_of_cosines() -> None:
+def test_figures_of_cosines_leave_out_texts_without_tokens() -> None:
     angles = torch.linspace(0, 0.5, 101, dtype=torch.float64)
     found = torch.stack([angles.cos(), angles.sin()], dim=1)
-    figures = cosine_figures(5 * found, torch.tensor([[2.0, 0.0]], dtype=torch.float64).expand(101, 2))
+    expected = torch.tensor([[2.0, 0.0]], dtype=torch.float64).expand(101, 2)
+    figures = cosine_figures(*(torch.cat([x, torch.zeros(1, 2)]) for x in (5 * found, expected)))
     assert figures["cosine_mean"] == pytest.approx(float(angles.cos().mean()))
     assert figures["cosine_first_percentile"] == pytest.approx(float(angles[99].cos()))
     assert figures["cosine_worst"] == pytest.approx(float(angles[100].cos()))
@@ -145,20 +142,14 @@ def random_projections(width: int, seed: int) -> dict[str, Tensor]:
 
 
 def plain(student: dict[str, Tensor], teacher: dict[str, Tensor], heads: int) -> float:
-    """The definition, a token at a time."""
+    """The definition, a text and a head at a time."""
     terms = []
     for name in PROJECTIONS:
-        for head in range(heads):
-            start = 0
-            for length in LENGTHS:
-                distributions = []
-                for projected in (student[name], teacher[name]):
-                    width = projected.shape[1] // heads
-                    rows = projected[start : start + length, head * width : (head + 1) * width].double()
-                    distributions.append([torch.softmax(rows @ row / math.sqrt(width), dim=0) for row in rows])
-                for own, whole in zip(*distributions, strict=True):
-                    terms.append(float((whole * (whole.log() - own.log())).sum()))
-                start += length
+        texts = zip(*(torch.split(network[name], LENGTHS) for network in (student, teacher)), strict=True)
+        for own, whole in ((a.chunk(heads, dim=1), b.chunk(heads, dim=1)) for a, b in texts):
+            for rows in zip(own, whole, strict=True):
+                found, expected = ((x @ x.T / math.sqrt(x.shape[1])).softmax(dim=1) for x in rows)
+                terms += (expected * (expected / found).log()).sum(dim=1).tolist()
     return sum(terms) / len(terms)
 
 

@@ -1,6 +1,3 @@
-"""Which heads `heal` removes, and what it says where it cannot tell."""
-
-import json
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
@@ -14,7 +11,7 @@ from export.pruning.driver import prune
 from export.pruning.removal import apply_removal
 from export.texts import HELD_OUT_TEXTS
 from tests.task_artifacts import quick_export
-from tests.train.conftest import draw_texts, read_back
+from tests.train.conftest import read_back
 from train.batching import tokenize_texts
 from train.commands import HealSettings
 from train.embedding import embed_ids
@@ -40,30 +37,29 @@ def test_to_a_quality_as_many_go_as_it_allows(tiny_folder: Path, text_file: Path
     assert lost[0] < lost[1] <= 30.0 + 1e-3
 
 
-def test_rated_pairs_choose_by_loss_gradient(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
-    left, right, pairs = draw_texts(60), draw_texts(60, seed=1), tmp_path / "pairs.csv"
-    pairs.write_text("".join(f"{a},{b},{n % 5}\n" for n, (a, b) in enumerate(zip(left, right, strict=True))))
-    assert heal(tiny_folder, text_file, lose=99.0, pairs=pairs).described["chosen_by"] == "loss_gradient"
+def test_rated_pairs_choose_by_loss_gradient(tiny_folder: Path, text_file: Path, rated_file: Path) -> None:
+    assert heal(tiny_folder, text_file, lose=99.0, pairs=rated_file).described["chosen_by"] == "loss_gradient"
 
 
-def test_what_cannot_be_told(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
+def test_no_head_goes(tiny_folder: Path, text_file: Path) -> None:
     with pytest.raises(RunError, match="no head is missing, and none was asked to be removed"):
         heal(tiny_folder, text_file)
     found = Mock(return_value=Mock(record={"removed": [], "definition": "leave_one_out"}))
     with patch("train.heal.prune", found), pytest.raises(RunError, match="no head can go for 1e-09 points: allow more"):
         heal(tiny_folder, text_file, lose=1e-9)
-    heads = tmp_path / "heads.json"
-    removals: dict[str, list[list[int]]] = {"removes head 0 of layer 7": [[7, 0]], "removes no head": []}
-    for message, removed in removals.items():
-        heads.write_text(json.dumps({"removed": removed}))
+
+
+def test_heads_of_a_file_go_once_each_and_have_to_be_there(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
+    (heads := tmp_path / "heads.json").write_text('{"removed": [[1, 0], [0, 1], [1, 0]]}')
+    assert heal(tiny_folder, text_file, heads=heads).described["removed"] == [[1, 0], [0, 1]]
+    for removed, message in (
+        ('{"removed": [[7, 0]]}', "removes head 0 of layer 7"),
+        ('{"removed": []}', "removes no head"),
+        ('{"removed": 1}', r"has no list `removed` of \[layer, head\]"),
+    ):
+        heads.write_text(removed)
         with pytest.raises(RunError, match=message):
             heal(tiny_folder, text_file, heads=heads)
-
-
-def test_a_head_that_is_named_twice_goes_once(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
-    heads = tmp_path / "heads.json"
-    heads.write_text(json.dumps({"removed": [[1, 0], [0, 1], [1, 0]]}))
-    assert heal(tiny_folder, text_file, heads=heads).described["removed"] == [[1, 0], [0, 1]]
 
 
 def test_an_artifact_of_a_folder_is_healed_of_what_it_lost(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:

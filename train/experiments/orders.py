@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,6 @@ from export.heads.subject import find_subject
 from export.pruning.driver import least_first
 from export.pruning.picture import Line, Panel, draw_panels
 from export.pruning.removal import remove_heads
-from export.texts import tokenize
 from model.encoder import Encoder
 from train import loop
 from train.commands import GateSettings
@@ -30,10 +30,11 @@ from train.experiments.trials import (
     difference_cells,
     format_interval,
     judge,
+    of_steps,
     write_found,
 )
 from train.gates import Gates
-from train.heal import CHOOSING_TEXTS, fit
+from train.heal import CHOOSING_TEXTS, fit, tokens_to_choose_by
 from train.parallel import generator_of
 from train.removal import order_by_reconstruction
 from train.settings import RunSettings
@@ -51,12 +52,7 @@ class Orders:
     """All trials of the comparison."""
 
     def __init__(self, settings: OrderSettings, run: RunSettings) -> None:
-        """Reads everything; `run` is of healing, and its output the comparison's folder.
-
-        Raises:
-            SourceError: the model or a file cannot be used.
-            RunError: a share is of no head, or of all.
-        """
+        """`run` is of healing, and its output the comparison's folder."""
         self.whole = find_subject(settings.model).checkpoint
         require_embedding(self.whole, "heads are compared")
         self.settings, self.run_settings = settings, replace(run, evaluations=1)
@@ -84,19 +80,12 @@ class Orders:
 
     def trials(self) -> list[Trial]:
         """The first seed of every way at every share, then the second."""
-        settings = self.settings
-        return [
-            self._trial(way, share, seed) for seed in range(settings.seeds) for share in settings.shares for way in WAYS
-        ]
+        order = product(range(self.settings.seeds), self.settings.shares, WAYS)
+        return [self._trial(way, share, seed) for seed, share, way in order]
 
     def _trial(self, way: Way, share: float, seed: int) -> Trial:
         run = self._steps(self.settings.steps, seed=seed)
-        described = {
-            **self.described,
-            "way": way,
-            "share": share,
-            "run": run.record(),
-        }
+        described = {**self.described, "way": way, "share": share, "run": run.record()}
 
         def heal(place: Path, is_begun: bool) -> Mapping[str, Any]:
             del is_begun  # short enough to begin again: its checkpoint would need its heads
@@ -114,7 +103,6 @@ class Orders:
         return (self._by_reconstruction if way == "reconstruction" else self._by_gradient)[:count]
 
     def _learn_gates(self, count: int, seed: int, place: Path) -> list[int]:
-        """The heads that learned gates remove."""
         settings = self.settings
         run = self._steps(settings.gate_steps, seed=seed, output=place, learning_rate=settings.gate_learning_rate)
         asked = GateSettings(
@@ -130,7 +118,6 @@ class Orders:
         return [config.head_span(layer).start + head for layer, head in recipe.findings()["removed"]]
 
     def _heal(self, removed: Sequence[int], run: RunSettings) -> dict[str, Any]:
-        """Cosines on held-out texts without those heads: as they are removed, fitted, and trained."""
         student = remove_heads(self.whole.encoder, removed)
         not_healed = self._recipe(student, run).evaluate()
         if self.settings.fitting_texts:
@@ -147,14 +134,11 @@ class Orders:
         return Distillation(student, self.whole, self.material, self.settings.weights, run, described={}, layers=layers)
 
     def _steps(self, steps: int, **changes: Any) -> RunSettings:
-        per_epoch = max(1, len(self.material.learned) // self.run_settings.batch_size)
-        return replace(self.run_settings, epochs=steps / per_epoch, **changes)
+        return of_steps(self.run_settings, steps, len(self.material.learned), **changes)
 
     @cached_property
     def _by_reconstruction(self) -> list[int]:
-        longest = min(LONGEST, self.whole.max_sequence_length)
-        texts = tokenize(self.material.learned[:CHOOSING_TEXTS], self.whole.tokenizer, longest)
-        return order_by_reconstruction(self.whole.encoder, texts)
+        return order_by_reconstruction(self.whole.encoder, tokens_to_choose_by(self.whole, self.material.learned))
 
     @cached_property
     def _by_gradient(self) -> list[int]:
@@ -165,8 +149,8 @@ class Orders:
         return least_first(estimate.mean)
 
 
-def write_orders(folder: Path, orders: Orders, found: Sequence[Found]) -> Mapping[str, Any]:
-    """Writes orders.json, orders.md and orders.svg, and returns the first."""
+def write_orders(folder: Path, orders: Orders, found: Sequence[Found]) -> None:
+    """Writes orders.json, orders.md and orders.svg."""
     record = summarise(orders, found)
     lines = [
         Line(way.replace("_", " "), [(row["share"], row["healed"]) for row in record["rows"] if row["way"] == way])
@@ -174,7 +158,6 @@ def write_orders(folder: Path, orders: Orders, found: Sequence[Found]) -> Mappin
     ]
     panel = Panel("Cosine to the whole network, healed", "heads removed", lines, percent=True)
     write_found(folder, "orders", record, table(record), {"orders": draw_panels(panel.title, [panel])})
-    return record
 
 
 def summarise(orders: Orders, found: Sequence[Found]) -> dict[str, Any]:

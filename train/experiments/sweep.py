@@ -1,7 +1,6 @@
 """Trains one encoder with different numbers of heads, from nothing, and compares them over seeds.
 
-With d_k = d_v = D / h all have the same number of parameters; with d_k fixed, more heads are more parameters. Vaswani
-et al. 2017 (table 3, rows A) did the first for translation, with one run a row.
+Vaswani et al. 2017 (table 3, rows A) did so for translation with d_k = d_v = D / h, with one run a row.
 """
 
 import time
@@ -36,6 +35,7 @@ from train.experiments.trials import (
     compare,
     difference_cells,
     format_interval,
+    of_steps,
     variance_test,
     write_found,
 )
@@ -46,7 +46,6 @@ COMPARED_HEADS = 8  # the row that others are compared with, and of the further 
 BASELINE = f"equal-{COMPARED_HEADS}"
 HEAD_DROPOUT = 0.1
 HELD_OUT = 500
-EMBEDDINGS = "embeddings."
 SERIES = {"equal": "equal parameters", "fixed": "equal size of a head"}
 
 
@@ -59,11 +58,7 @@ class Variant(NamedTuple):
 
 
 def variants(width: int, settings: SweepSettings) -> list[Variant]:
-    """The rows: heads at equal parameters, heads of equal size, and the compared number of heads with something else.
-
-    Raises:
-        RunError: a number of heads does not divide the width, or the compared one is missing.
-    """
+    """The rows: heads at equal parameters, heads of equal size, and something else at the compared number of heads."""
     if uneven := [heads for heads in settings.heads if width % heads]:
         raise RunError(f"{uneven[0]} heads do not divide the width of {width}: give divisors with --heads")
     if COMPARED_HEADS not in settings.heads:
@@ -91,7 +86,7 @@ class Vectors(Recipe):
     score = "cosine_mean"
 
     def __init__(self, encoder: Encoder, sweep: "Sweep", tokens: TokenIds, targets: Tensor) -> None:
-        """Takes the vectors [texts, D] to learn of some texts."""
+        """`targets` are the vectors to learn, [texts, D]."""
         self.like, self.device = sweep.teacher, torch.device(sweep.run_settings.device)
         self.encoder = encoder.to(self.device)
         self.module = self.encoder
@@ -116,12 +111,6 @@ class Sweep:
     """All runs of a sweep."""
 
     def __init__(self, settings: SweepSettings, run: RunSettings) -> None:
-        """Reads the texts; the teacher embeds them when the first of the runs, whose folder is `run.output`, begins.
-
-        Raises:
-            SourceError: the teacher or a file cannot be used.
-            RunError: the rows cannot be built.
-        """
         teacher = find_subject(settings.model).checkpoint
         require_embedding(teacher, "a student is judged")
         self.settings, self.teacher = settings, teacher
@@ -154,7 +143,7 @@ class Sweep:
         few = TokenIds(self.tokens.ids[: steps * self.run_settings.batch_size])
         config = self.configs[[variant.name for variant in self.variants].index(BASELINE)]
         with TemporaryDirectory() as folder:
-            run = self._settings_of(few, steps, output=Path(folder) / "measured")
+            run = of_steps(self.run_settings, steps, len(few.ids), output=Path(folder) / "measured")
             progress = loop.train(Vectors(self.first_weights(config, seed=0), self, few, self._embed(few)), run)
         return progress.seconds / progress.step
 
@@ -163,12 +152,10 @@ class Sweep:
         rows = list(zip(self.variants, self.configs, strict=True))
         return [self._trial(*row, seed) for seed in range(self.settings.seeds) for row in rows]
 
-    def _settings_of(self, tokens: TokenIds, steps: int, **changes: Any) -> RunSettings:
-        per_epoch = max(1, len(tokens.ids) // self.run_settings.batch_size)
-        return replace(self.run_settings, epochs=steps / per_epoch, **changes)
-
     def _trial(self, variant: Variant, config: EncoderConfig, seed: int) -> Trial:
-        run = self._settings_of(self.tokens, self.settings.steps, seed=seed, head_dropout=variant.head_dropout)
+        run = of_steps(
+            self.run_settings, self.settings.steps, len(self.tokens.ids), seed=seed, head_dropout=variant.head_dropout
+        )
         described = {
             **self.described,
             "row": variant.name,
@@ -197,21 +184,20 @@ class Sweep:
         encoder = initialise(Encoder(config), seed)
         if not self.settings.full:
             whole = self.teacher.encoder.state_dict()
-            own = {name: whole[name] for name in encoder.state_dict() if name.startswith(EMBEDDINGS)}
+            own = {name: whole[name] for name in encoder.state_dict() if name.startswith("embeddings.")}
             encoder.load_state_dict(own, strict=False)
             encoder.embeddings.requires_grad_(False)
         return encoder
 
 
-def write_sweep(folder: Path, sweep: Sweep, found: Sequence[Found]) -> Mapping[str, Any]:
-    """Writes sweep.json, sweep.md and sweep.svg, and returns the first."""
+def write_sweep(folder: Path, sweep: Sweep, found: Sequence[Found]) -> None:
+    """Writes sweep.json, sweep.md and sweep.svg."""
     record = summarise(sweep, found)
     rows = {row["row"]: row for row in record["rows"]}
     points = {kind: [(rows[name]["heads"], rows[name]) for name in _rows_of(kind, rows)] for kind in SERIES}
     lines = [Line(name, sorted(points[kind], key=itemgetter(0))) for kind, name in SERIES.items()]
     panel = Panel("Cosine to the vectors to learn", "heads a layer", lines, logarithmic=True)
     write_found(folder, "sweep", record, table(record), {"sweep": draw_panels(panel.title, [panel])})
-    return record
 
 
 def summarise(sweep: Sweep, found: Sequence[Found]) -> dict[str, Any]:
@@ -264,5 +250,4 @@ def table(record: Mapping[str, Any]) -> list[str]:
 
 
 def _rows_of(kind: str, names: Mapping[str, Any]) -> list[str]:
-    """The rows of a series; the compared number of heads belongs to both."""
-    return [name for name in names if name.startswith(f"{kind}-") or name == BASELINE]
+    return [name for name in names if name.startswith(f"{kind}-") or name == BASELINE]  # which belongs to both

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from export.sources import read_json
 from model.analysis.arrays import Float64Array
 from model.artifact import write_whole
 from train.errors import RunError
-from train.settings import CHECKPOINT
+from train.settings import CHECKPOINT, RunSettings
 
 LEVEL = 0.05
 TRIALS, UNDER_WAY = "trials", "under-way"
@@ -33,12 +34,13 @@ class Trial(NamedTuple):
     run: Callable[[Path, bool], Mapping[str, Any]]  # returns figures
 
 
-def run_trials(folder: Path, trials: Sequence[Trial]) -> list[Found]:
-    """What each trial found; those that were run before are not run again.
+def of_steps(run: RunSettings, steps: int, examples: int, **changes: Any) -> RunSettings:
+    """A run of so many steps on some examples."""
+    return replace(run, epochs=steps / max(1, examples // run.batch_size), **changes)
 
-    Raises:
-        RunError: a trial of a name was run with other settings or data.
-    """
+
+def run_trials(folder: Path, trials: Sequence[Trial]) -> list[Found]:
+    """What each trial found; those that were run before are not run again, and refused with other settings or data."""
     return [_run_trial(folder, trial) for trial in trials]
 
 
@@ -79,8 +81,7 @@ def write_found(
 def compare(values: Values, baseline: str) -> dict[str, dict[str, Any]]:
     """For each row its mean and 95 % interval over seeds (Student's), and its mean difference from the baseline's.
 
-    Differences are taken seed by seed: rows of one seed share the order of the data. Intervals are of one row each;
-    `larger_than_seeds` holds over all rows at once. All rows have the same seeds in the same order.
+    Differences are taken seed by seed: rows of one seed share the order of the data. All rows have the same seeds.
     """
     names = list(values)
     table = np.array([values[name] for name in names])  # [rows, seeds]
@@ -96,20 +97,14 @@ def compare(values: Values, baseline: str) -> dict[str, dict[str, Any]]:
 
 def judge(rows: Sequence[dict[str, Any]]) -> None:
     """Says of each row whether its difference is larger than seeds explain, at 5 % over all rows (Holm 1979)."""
-    is_larger = True
-    for place, row in enumerate(sorted(rows, key=lambda row: row["p"])):
-        is_larger = is_larger and (len(rows) - place) * row["p"] < LEVEL
-        row["larger_than_seeds"] = is_larger
+    for row, adjusted in zip(rows, intervals.holm(np.array([row["p"] for row in rows])), strict=True):
+        row["larger_than_seeds"] = bool(adjusted < LEVEL)
 
 
 def variance_test(values: Values) -> dict[str, float] | None:
     """Whether rows differ by more than seeds do: one-way analysis of variance; None if it is not defined."""
-    if len(values) < 2 or min(map(len, values.values())) < 2:
-        return None
-    statistic, probability = stats.f_oneway(*values.values())
-    if not np.isfinite(statistic):
-        return None
-    return {"f": float(statistic), "p": float(probability)}
+    statistic, probability = stats.f_oneway(*values.values()) if len(values) > 1 else (np.nan, np.nan)
+    return {"f": float(statistic), "p": float(probability)} if np.isfinite(statistic) else None
 
 
 def format_interval(figures: Mapping[str, float], *, sign: bool = False) -> str:
@@ -131,7 +126,6 @@ def difference_cells(figures: Mapping[str, Any]) -> str:
 
 
 def _means(table: Float64Array) -> list[dict[str, float]]:
-    """Mean and interval over the seeds of each row of [rows, seeds]."""
     found = intervals.estimate(table.T)
     assert found is not None  # noqa: S101 - there is at least one seed
     bounds = (found.mean, found.low, found.high)

@@ -1,22 +1,21 @@
 """How fast one layer of attention memorises random examples at equal parameters, beside how many theory promises.
 
-An example is a context [n, D], a query [D] and the number that belongs to it, all drawn at random: nothing can be
-derived, each is remembered. Heads alone answer, without norms, residual stream or feed-forward network, as in the
-theorem: H heads of size d_h can memorise H (min(n, d_h) - 1) + 1 examples at least (Mahdavi, Liao and Thrampoulidis
-2023, arXiv 2306.02010).
+An example is a context [n, D], a query [D] and the number that belongs to it, all drawn at random. Heads alone answer,
+without norms, residual stream or feed-forward network, as in the theorem: H heads of size d_h can memorise
+H (min(n, d_h) - 1) + 1 examples at least (Mahdavi, Liao and Thrampoulidis 2023, arXiv 2306.02010).
 """
 
 import math
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from train.experiments.patterns.network import WIDTH
+from train.experiments.patterns.network import WIDTH, draw
 from train.experiments.patterns.tasks import PLACES
-from train.parallel import generator_of
 
 EXAMPLES = 512
 MEMORISED = 0.01  # mean squared error that is left of a variance of 1
@@ -31,17 +30,12 @@ def promised(heads: int) -> int:
 def memorise(heads: int, seeds: Sequence[int], steps: int) -> dict[str, Any]:
     """Trains networks side by side, each on its own examples, until all have memorised them or the steps are over.
 
-    There is a network a seed, with d_k = d_v = D / H, and each step takes all examples.
-
-    Returns:
-        The steps after which each network had memorised (`values`; the most there are where it had not), and the errors
-        that were left when training ended.
+    There is a network a seed, with d_k = d_v = D / H, and each step takes all examples. `values` are the steps after
+    which each had memorised (all steps where it had not), `errors` what was left when training ended.
     """
     began = time.process_time()
 
-    def drawn(name: str, *shape: int) -> Tensor:
-        return torch.stack([torch.randn(shape, generator=generator_of(seed, *name.encode())) for seed in seeds])
-
+    drawn = partial(draw, seeds)
     contexts, queries = drawn("contexts", EXAMPLES, PLACES, WIDTH), drawn("queries", EXAMPLES, 1, WIDTH)
     numbers = drawn("numbers", EXAMPLES)
     weights = [drawn(name, WIDTH, WIDTH) * WIDTH**-0.5 for name in ("query", "key", "value")]
@@ -53,10 +47,8 @@ def memorise(heads: int, seeds: Sequence[int], steps: int) -> dict[str, Any]:
             group["lr"] = RATE * min(1.0, 2 * (1 - step / steps))
         errors = (attend(contexts, queries, weights, heads) - numbers).square().mean(dim=1)  # [R]
         if step % CHECKED == 0:
-            values = [
-                min(value, step) if error <= MEMORISED else value
-                for value, error in zip(values, errors.tolist(), strict=True)
-            ]
+            done = (errors <= MEMORISED).tolist()
+            values = [min(value, step) if is_done else value for value, is_done in zip(values, done, strict=True)]
             if max(values) < steps:
                 break
         optimizer.zero_grad()

@@ -49,11 +49,15 @@ class Row:
         return (patterns + (task.needs - patterns) * task.guessed) / task.needs
 
 
+def draw(seeds: Sequence[int], name: str, *shape: int) -> Tensor:
+    """Normal numbers [R, *shape], of each seed and name others."""
+    return torch.stack([torch.randn(shape, generator=generator_of(seed, *name.encode())) for seed in seeds])
+
+
 class Network(nn.Module):
     """R networks side by side, one a seed: layers of attention and a feed-forward network, an answer at the last place.
 
-    The last layer is computed at the last place alone: nothing else is read. `servable.encoder_of` gives one of the
-    networks as the encoder that is served.
+    The last layer is computed at the last place alone: nothing else is read.
     """
 
     def __init__(self, row: Row, seeds: Sequence[int]) -> None:
@@ -62,8 +66,7 @@ class Network(nn.Module):
         vocabulary = 1 + KEYS + VALUES + KEYS * task.answers
 
         def matrix(name: str, *shape: int, deviation: float) -> nn.Parameter:
-            drawn = [torch.randn(shape, generator=generator_of(seed, *name.encode())) for seed in seeds]
-            return nn.Parameter(deviation * torch.stack(drawn))
+            return nn.Parameter(deviation * draw(seeds, name, *shape))
 
         narrow = width**-0.5
         self.tokens = matrix("tokens", vocabulary, width, deviation=1.0)

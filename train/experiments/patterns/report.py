@@ -1,6 +1,6 @@
 """What the experiment found: as JSON, as a table, and one picture for each claim, of which rows are there."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,42 +18,24 @@ Row = Mapping[str, Any]
 PLAIN = {"layers": 1, "gated": False, "width": WIDTH, "feed_forward": True}
 RIGHT = "right answers"
 LOOKED_UP = 2  # the key size from which on a task asks for its places
-FEWER_HEADS = (1, 2, 4, 8, 32)  # as many as a picture has colours for
-FIGURES = (
-    *("steps", "attention_parameters", "cpu_seconds", "open_heads", "curve", "served_seed"),
-    *("place_weights", "weight_difference", "right_if_equal", "right_if_mean"),
-)
 
 
-def write_patterns(folder: Path, patterns: Patterns, found: Sequence[Found]) -> Mapping[str, Any]:
-    """Writes patterns.json, patterns.md and the pictures, and returns the first."""
-    memorised = found[len(patterns.rows) :]
-    record: dict[str, Any] = {"schema_version": 1, "seeds": patterns.seeds, "steps": patterns.steps, "rows": []}
-    for row, trial in zip(patterns.rows, found, strict=False):
-        figures = {name: trial[name] for name in FIGURES if name in trial}
-        accuracy = {"values": trial["accuracies"], **estimate(trial["accuracies"])}
-        record["rows"].append(
-            {
-                "network": row.name,
-                **asdict(row),
-                "needs": TASKS[row.task].needs,
-                "predicted": round(row.predicted, 4),
-                **figures,
-                **accuracy,
-            }
-        )
-    record["memory"] = [
-        {
-            "heads": heads,
-            "examples": EXAMPLES,
-            "promised": promised(heads),
-            **{name: trial[name] for name in ("values", "errors", "cpu_seconds")},
-            **estimate(trial["values"]),
-        }
-        for heads, trial in zip(patterns.memorising, memorised, strict=True)
+def write_patterns(folder: Path, patterns: Patterns, found: Sequence[Found]) -> None:
+    """Writes patterns.json, patterns.md and the pictures."""
+    figures = [{name: trial[name] for name in trial if name not in ("name", "described")} for trial in found]
+    rows = [
+        {"network": row.name, **asdict(row), "needs": TASKS[row.task].needs, "predicted": round(row.predicted, 4)}
+        | {"values" if name == "accuracies" else name: figure for name, figure in own.items()}
+        | estimate(own["accuracies"])
+        for row, own in zip(patterns.rows, figures, strict=False)
     ]
-    write_found(folder, "patterns", record, table(record), draw_pictures(record["rows"], record["memory"]))
-    return record
+    memory = [
+        {"heads": heads, "examples": EXAMPLES, "promised": promised(heads), **own, **estimate(own["values"])}
+        for heads, own in zip(patterns.memorising, figures[len(rows) :], strict=True)
+    ]
+    counts = {"seeds": patterns.seeds, "steps": patterns.steps}
+    record = {"schema_version": 1, **counts, "rows": rows, "memory": memory}
+    write_found(folder, "patterns", record, table(record), draw_pictures(rows, memory))
 
 
 def table(record: Mapping[str, Any]) -> list[str]:
@@ -72,8 +54,17 @@ def table(record: Mapping[str, Any]) -> list[str]:
 
 def draw_pictures(rows: Sequence[Row], memory: Sequence[Row] = ()) -> dict[str, str]:
     """SVG documents by name, of the pictures that have rows: those of patterns.json, and what it holds as `memory`."""
-    made = {name: (title, draw(rows)) for name, (title, draw) in PICTURES.items()}
-    made["patterns-memory"] = ("Memorising random examples", _memory(memory))
+    made = {
+        "patterns": ("Right answers against the number of heads at equal parameters", _heads(rows)),
+        "patterns-width": ("Right answers and training steps at two widths", _width(rows)),
+        "patterns-keys": ("Right answers of one head against the size of its keys", _keys(rows)),
+        "patterns-values": ("Right answers of four heads against the size of their values", _values(rows)),
+        "patterns-layers": ("Right answers with one layer and with two", _layers(rows)),
+        "patterns-gates": ("Heads left open against the patterns that a task needs", _gates(rows)),
+        "patterns-steps": ("Training steps against the number of heads", _steps(rows)),
+        "patterns-offsets": ("How one head answers two offsets", _offsets(rows)),
+        "patterns-memory": ("Memorising random examples", _memory(memory)),
+    }
     drawn = {}
     for name, (title, panels) in made.items():
         filled = [panel._replace(lines=[line for line in panel.lines if line.points]) for panel in panels]
@@ -102,11 +93,10 @@ def _predicted(name: str, rows: Sequence[Row], axis: str, kind: str = "") -> Lin
 
 
 def _heads(rows: Sequence[Row]) -> list[Panel]:
-    """Heads at equal parameters: each task that needs a pattern, and the control."""
-    tasks = [task for task in TASKS if TASKS[task].needs]
-    lines = [_measured(task, _equal(rows, task=task), "heads") for task in tasks]
+    tasks = {task: _equal(rows, task=task) for task in TASKS if TASKS[task].needs}
+    lines = [_measured(task, found, "heads") for task, found in tasks.items()]
     lines += [_measured(task, _equal(rows, task=task), "heads", "thin") for task in TASKS if task not in tasks]
-    expected = [_predicted(task, _equal(rows, task=task), "heads") for task in tasks]
+    expected = [_predicted(task, found, "heads") for task, found in tasks.items()]
     across = f"heads, d_k = d_v = {WIDTH} / heads"
     return [
         Panel(f"Measured: {RIGHT}", across, lines, logarithmic=True),
@@ -131,7 +121,6 @@ def _width(rows: Sequence[Row]) -> list[Panel]:
 
 
 def _keys(rows: Sequence[Row]) -> list[Panel]:
-    """One head and the size of its keys."""
     lines = []
     for task, kind in zip(("one key", "count of three"), "ab", strict=True):
         found = _select(rows, task=task, heads=1, d_v=WIDTH)
@@ -140,13 +129,11 @@ def _keys(rows: Sequence[Row]) -> list[Panel]:
 
 
 def _values(rows: Sequence[Row]) -> list[Panel]:
-    """Four heads and the size of their values."""
     found = _select(rows, task="four keys", heads=4, d_k=WIDTH // 4)
     return [Panel(f"Four keys, four heads, d_k = 8: {RIGHT}", "d_v", [_measured("", found, "d_v")], logarithmic=True)]
 
 
 def _layers(rows: Sequence[Row]) -> list[Panel]:
-    """One layer and two."""
     lines = []
     for task, heads in (("one key", 1), ("two offsets", 1), ("four keys", 1), ("four keys", 4), ("four keys", 2)):
         found = [row for layers in (1, 2) for row in _equal(rows, task=task, heads=heads, layers=layers)]
@@ -174,12 +161,8 @@ def _spread(rows: Sequence[Row], needs: int) -> dict[str, float]:
 
 
 def _steps(rows: Sequence[Row]) -> list[Panel]:
-    """How long training takes."""
-    curves = [
-        Line(f"h = {row['heads']}", plain(row["curve"]))
-        for row in _equal(rows, task="four keys")
-        if row["heads"] in FEWER_HEADS
-    ]
+    shown = [row for row in _equal(rows, task="four keys") if row["heads"] != 16]  # as many as there are colours
+    curves = [Line(f"h = {row['heads']}", plain(row["curve"])) for row in shown]
     tasks = ("agreement", "one key", "count of three", "two offsets")
     until = [Line(task, plain((row["heads"], row["steps"]) for row in _equal(rows, task=task))) for task in tasks]
     return [
@@ -209,30 +192,9 @@ def _offsets(rows: Sequence[Row]) -> list[Panel]:
 
 
 def _memory(memory: Sequence[Row]) -> list[Panel]:
-    """How fast heads memorise, and how much theory promises."""
+    took = _measured("", memory, "heads")
+    expected = Line("", plain((row["heads"], row["promised"]) for row in memory))
     return [
-        Panel(
-            f"Steps until {EXAMPLES} examples are memorised",
-            "heads",
-            [_measured("", memory, "heads")],
-            logarithmic=True,
-        ),
-        Panel(
-            "Examples that theory promises",
-            "heads",
-            [Line("", plain((row["heads"], row["promised"]) for row in memory))],
-            logarithmic=True,
-        ),
+        Panel(f"Steps until {EXAMPLES} examples are memorised", "heads", [took], logarithmic=True),
+        Panel("Examples that theory promises", "heads", [expected], logarithmic=True),
     ]
-
-
-PICTURES: Mapping[str, tuple[str, Callable[[Sequence[Row]], list[Panel]]]] = {
-    "patterns": ("Right answers against the number of heads at equal parameters", _heads),
-    "patterns-width": ("Right answers and training steps at two widths", _width),
-    "patterns-keys": ("Right answers of one head against the size of its keys", _keys),
-    "patterns-values": ("Right answers of four heads against the size of their values", _values),
-    "patterns-layers": ("Right answers with one layer and with two", _layers),
-    "patterns-gates": ("Heads left open against the patterns that a task needs", _gates),
-    "patterns-steps": ("Training steps against the number of heads", _steps),
-    "patterns-offsets": ("How one head answers two offsets", _offsets),
-}

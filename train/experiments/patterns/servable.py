@@ -1,7 +1,6 @@
-"""A trained network as the encoder that is served: the same function, with a word instead of a place's tokens.
+"""A trained network as the encoder that is served, which reads one token a place where the tasks have several.
 
-An encoder reads one token a place, and the tasks have several: a key and its value. Each word of a task is therefore a
-token of the encoder, whose embedding is the sum of those that the network learned.
+Each word of a task is therefore a token, whose embedding is the sum of those that the network learned.
 """
 
 from pathlib import Path
@@ -44,12 +43,10 @@ def encoder_of(network: Network, seed: int) -> Encoder:
         place = f"layers.{layer}"
         norms += [f"{place}.attention_norm", f"{place}.feed_forward_norm"]
         state |= {f"{place}.attention.{key}.weight": part[key][seed].T for key in ("query", "key", "value", "output")}
-        if row.feed_forward:
-            up, bias, down = (part[name][seed] for name in ("up", "bias", "down"))
-        else:
-            up, bias, down = torch.zeros(row.width, 1), torch.zeros(1, 1), torch.zeros(1, row.width)
-        state |= {f"{place}.feed_forward.up.weight": up.T, f"{place}.feed_forward.up.bias": bias[0]}
-        state[f"{place}.feed_forward.down.weight"] = down.T
+        none = {"up": torch.zeros(row.width, 1), "bias": torch.zeros(1, 1), "down": torch.zeros(1, row.width)}
+        up, bias, down = (part[name][seed] if name in part else zeros for name, zeros in none.items())
+        state |= {f"{place}.feed_forward.{name}.weight": weight.T for name, weight in (("up", up), ("down", down))}
+        state[f"{place}.feed_forward.up.bias"] = bias[0]
     state |= {f"{name}.weight": torch.ones(row.width) for name in norms}
     encoder = build_encoder(config_of(row), {name: part.detach().contiguous() for name, part in state.items()})
     if not row.gated:

@@ -33,11 +33,7 @@ ASKED = [PLACES - offset for offset in OFFSETS]  # the places
 
 
 def rows(tasks: Sequence[str]) -> list[Row]:
-    """Heads at equal parameters for each task, and what else may decide, one at a time.
-
-    Sizes of keys and of values, two layers, no feed-forward network, gates that are learned, and twice the width. Four
-    keys are trained twice as long.
-    """
+    """Heads at equal parameters for each task, and what else may decide, one at a time."""
     made = [_narrow(task, heads) for task, heads in product(TASKS, HEADS)]
     made += [replace(_narrow(task, 1), d_k=d_k) for task, d_k in product(("one key", "count of three"), KEY_SIZES)]
     made += [replace(_narrow("four keys", 4), d_v=d_v) for d_v in VALUE_SIZES]
@@ -49,7 +45,7 @@ def rows(tasks: Sequence[str]) -> list[Row]:
 
 
 def _narrow(task: str, heads: int, width: int = WIDTH) -> Row:
-    """A row whose heads share the width, as they do in most networks."""
+    """A row whose heads share the width, as they do in most networks; four keys are trained twice as long."""
     longer = 2 if task == "four keys" else 1
     return Row(task, heads, width // heads, width // heads, width=width, longer=longer)
 
@@ -57,11 +53,8 @@ def _narrow(task: str, heads: int, width: int = WIDTH) -> Row:
 def train_row(row: Row, seeds: Sequence[int], steps: int) -> tuple[Network, dict[str, Any]]:
     """Trains a row until every seed answers 99.5 % or the steps are over.
 
-    Learned gates need all the steps: heads close after the answers are right.
-
-    Returns:
-        The networks, one a seed, and what was found: the accuracy of each, their mean every 100 steps (`curve`), the
-        steps, the number of weights in attention, and the seconds of processor time.
+    Learned gates need all the steps: heads close after the answers are right. Of the networks, one a seed, the accuracy
+    is returned, and their mean every 100 steps (`curve`).
     """
     began = time.process_time()
     task, network = TASKS[row.task], Network(row, seeds)
@@ -90,7 +83,6 @@ def train_row(row: Row, seeds: Sequence[int], steps: int) -> tuple[Network, dict
 
 
 def _loss(network: Network, seeds: Sequence[int], step: int) -> Tensor:
-    """Cross entropy of each network's own mean, added up, and what open heads cost."""
     ids, answers = examples_of(TASKS[network.row.task], seeds, BATCH, step)
     gated = network.gates_of_seeds
     drawn = [gates.draw(BATCH, generator_of(seed, step, 5)) for gates, seed in zip(gated, seeds, strict=False)]
@@ -118,10 +110,8 @@ def examples_of(task: Task, seeds: Sequence[int], count: int, step: int) -> Exam
 def look_at_offsets(network: Network, judged: Examples) -> dict[str, list[Any]]:
     """Measures the weights of the last place in networks of one layer and one head, and changes them.
 
-    Returns:
-        Of each network the mean weight of each place (`place_weights`), how far the weights of the two asked places are
-        apart in a text on average, and the answers that are right with both made equal in each text, and with each
-        place's mean weight in every text.
+    Answers are right, or not, with the weights of the two asked places made equal in each text, and with each place's
+    mean weight in every text.
     """
     ids, answers = judged
     with torch.inference_mode():
@@ -150,20 +140,20 @@ class Patterns:
         return [
             *(Trial(row.name, {"row": asdict(row), **of_all}, lambda *_, row=row: self._run(row)) for row in self.rows),
             *(
-                Trial(f"{MEMORY}-h{heads}", {"heads": heads, **of_all}, lambda *_, heads=heads: self._memorise(heads))
+                Trial(
+                    f"{MEMORY}-h{heads}",
+                    {"heads": heads, **of_all},
+                    lambda *_, heads=heads: memorise(heads, range(self.seeds), self.steps),
+                )
                 for heads in self.memorising
             ),
         ]
 
     def _run(self, row: Row) -> dict[str, Any]:
-        """Trains a row, and writes its best network to be served; the first one of several that are as good."""
         seeds = range(self.seeds)
         network, found = train_row(row, seeds, self.steps * row.longer)
         if row == _narrow("two offsets", 1):
             found |= look_at_offsets(network, examples_of(TASKS[row.task], seeds, JUDGED, -1))
-        best = found["accuracies"].index(max(found["accuracies"]))
+        best = found["accuracies"].index(max(found["accuracies"]))  # the first of several that are as good
         write_servable(self.output / NETWORKS / row.name, network, best)
         return {**found, "served_seed": best}
-
-    def _memorise(self, heads: int) -> dict[str, Any]:
-        return memorise(heads, range(self.seeds), self.steps)
