@@ -25,11 +25,10 @@ from model.value_stream import LayerRequest
 
 
 class FrozenNorm(NamedTuple):
-    """A norm with its deviations fixed: `(x - mean(x)) / deviation * weight + bias`, without the mean for RMSNorm."""
+    """A norm with its deviations fixed: `(x - mean(x)) / deviation * weight`, without the mean for RMSNorm."""
 
     reciprocal: Tensor | None = None  # 1 / deviation, one a vector: [S], or [] of one vector; None if there is no norm
     weight: Tensor | None = None  # [D]
-    bias: Tensor | None = None  # [D] or None
     is_centred: bool = False  # whether the mean over D is taken off
 
     def at(self, places: Tensor) -> "FrozenNorm":
@@ -101,7 +100,7 @@ def freeze_norm(norm: nn.Module, hidden: Tensor) -> FrozenNorm:
     """A norm at its input [..., D]."""
     if isinstance(norm, nn.LayerNorm):
         variance = hidden.var(dim=-1, correction=0)
-        return FrozenNorm((variance + norm.eps).rsqrt(), norm.weight, norm.bias, is_centred=True)
+        return FrozenNorm((variance + norm.eps).rsqrt(), norm.weight, is_centred=True)
     if isinstance(norm, nn.RMSNorm) and norm.eps is not None:
         return FrozenNorm((hidden.square().mean(dim=-1) + norm.eps).rsqrt(), norm.weight)
     if isinstance(norm, nn.Identity):
