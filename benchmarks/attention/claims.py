@@ -25,7 +25,6 @@ from benchmarks.lib.report import Table, emit
 from export.graph import trace
 from export.precision import TOLERANCES
 from export.verify import verify
-from model.attention import MultiHeadAttention
 from model.config import EncoderConfig
 from model.encoder import Encoder
 
@@ -194,8 +193,7 @@ def every_head_count() -> Table:
         encoder = network((heads,), size, size)
         found, expected = (encoder.use(name)(ids, lengths).last_hidden_state for name in ("sdpa", "eager"))
         differences.append(float((found - expected).abs().max()))
-        attention = MultiHeadAttention(hidden_size=NETWORK_SIZE, num_heads=heads, d_k=size, d_v=size)
-        counted = sum(parameter.numel() for parameter in attention.parameters())
+        counted = sum(parameter.numel() for parameter in encoder.get_submodule("layers.0.attention").parameters())
         wrong += counted != NETWORK_SIZE * heads * 4 * size + heads * 3 * size + NETWORK_SIZE
         parameters |= {counted} if NETWORK_SIZE % heads == 0 else set()
     table.add(

@@ -23,7 +23,7 @@ from model.layers import Dropout, SignalReader
 from model.packing import packing
 from model.tasks import POOLINGS
 from model.value_stream import LayerRequest
-from tests.networks import BERT_CONFIG, TINY, draw_weights
+from tests.networks import BERT_CONFIG, TINY, draw_weights, vary
 
 TOLERANCE = 1e-5
 BATCHES = [([7], 7), ([1], 1), ([5, 2, 1], 5), ([3, 9, 4], 14), ([40, 1], 40)]
@@ -71,7 +71,7 @@ def test_a_row_without_tokens_gives_zeros(implementation: AttentionImplementatio
 
 
 def test_a_layer_without_heads_adds_its_output_bias() -> None:
-    attention = MultiHeadAttention(hidden_size=4, num_heads=0, d_k=2, d_v=2)
+    attention = MultiHeadAttention(vary(hidden_size=4, num_heads=(0,)), 0)
     nn.init.normal_(attention.output_bias)
     tokens = packing(torch.tensor([3, 1]), 3)
     found, (weights, _) = attention(torch.randn(4, 4), tokens, LayerRequest(torch.tensor(True)))
