@@ -7,7 +7,6 @@ D hidden, H heads, G key and value heads, K = d_k, V = d_v.
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -305,9 +304,11 @@ def onnx_attention(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
     return context, weights
 
 
-IMPLEMENTATIONS: Mapping[Implementation, AttentionImplementation] = MappingProxyType(
-    {"eager": eager_attention, "sdpa": sdpa_attention, "onnx": onnx_attention}
-)
+IMPLEMENTATIONS: Mapping[Implementation, AttentionImplementation] = {
+    "eager": eager_attention,
+    "sdpa": sdpa_attention,
+    "onnx": onnx_attention,
+}
 
 
 def merge_heads(x: Tensor) -> Tensor:

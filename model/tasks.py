@@ -5,7 +5,6 @@ The service normalises and truncates what comes out, a request at a time.
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -176,15 +175,13 @@ class MultiVectorLayers(nn.Module):
         return encoded.tokens.pad(self.layers(encoded.hidden))
 
 
-TASKS: Mapping[Task, Callable[[EncoderConfig], nn.Module]] = MappingProxyType(
-    {
-        "embedding": EmbeddingLayers,
-        "classification": ClassificationLayers,
-        "token_classification": TokenClassificationLayers,
-        "sparse": SparseLayers,
-        "multi_vector": MultiVectorLayers,
-    }
-)
+TASKS: Mapping[Task, Callable[[EncoderConfig], nn.Module]] = {
+    "embedding": EmbeddingLayers,
+    "classification": ClassificationLayers,
+    "token_classification": TokenClassificationLayers,
+    "sparse": SparseLayers,
+    "multi_vector": MultiVectorLayers,
+}
 PER_TOKEN: frozenset[Task] = frozenset({"multi_vector", "token_classification"})
 """Tasks whose output is [B, S, ...], of which only real tokens count; the others' is [B, ...]."""
 
@@ -214,9 +211,12 @@ def last_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
     return hidden.gather(1, index).squeeze(1)
 
 
-POOLINGS: Mapping[Pooling, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {"mean": mean_pooling, "cls": cls_pooling, "max": max_pooling, "last": last_pooling}
-)
+POOLINGS: Mapping[Pooling, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": mean_pooling,
+    "cls": cls_pooling,
+    "max": max_pooling,
+    "last": last_pooling,
+}
 
 
 def _real_tokens(hidden: Tensor, lengths: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
@@ -154,6 +153,8 @@ def _to_parquet(file: IO[bytes]) -> Iterator[Write]:
         yield write_rows
 
 
-WRITERS: Mapping[str, Callable[[IO[bytes]], AbstractContextManager[Write]]] = MappingProxyType(
-    {".npy": _to_npy, ".parquet": _to_parquet, ".jsonl": _to_lines}
-)
+WRITERS: Mapping[str, Callable[[IO[bytes]], AbstractContextManager[Write]]] = {
+    ".npy": _to_npy,
+    ".parquet": _to_parquet,
+    ".jsonl": _to_lines,
+}

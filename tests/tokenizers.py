@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from types import MappingProxyType
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -178,16 +177,14 @@ def t5() -> Tokenizer:
     return _surrounded(made, "$A </s>", "$A </s> $B </s>")
 
 
-TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = MappingProxyType(
-    {
-        "wordpiece": wordpiece,
-        "bpe": bpe,
-        "unigram": unigram,
-        "deberta": deberta,
-        "qwen": qwen,
-        "llama3": llama3,
-        "qwen-chat": qwen_chat,
-        "gemma": gemma,
-        "t5": t5,
-    }
-)
+TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = {
+    "wordpiece": wordpiece,
+    "bpe": bpe,
+    "unigram": unigram,
+    "deberta": deberta,
+    "qwen": qwen,
+    "llama3": llama3,
+    "qwen-chat": qwen_chat,
+    "gemma": gemma,
+    "t5": t5,
+}

@@ -8,7 +8,6 @@ form, so that no z is too small to divide by; at z = 0 each has the limit from a
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -170,13 +169,11 @@ def _tanh(z: Tensor) -> Tensor:
     return torch.where(is_zero, torch.ones_like(z), torch.tanh(z) / torch.where(is_zero, torch.ones_like(z), z))
 
 
-FACTORS: Mapping[LayerActivation, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {
-        "identity": torch.ones_like,
-        "gelu": lambda z: 0.5 * (1 + torch.erf(z / math.sqrt(2))),
-        "gelu_tanh": lambda z: 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (z + _TANH_CUBE * z * z * z))),
-        "relu": lambda z: (z >= 0).to(z.dtype),
-        "silu": torch.sigmoid,
-        "tanh": _tanh,
-    }
-)
+FACTORS: Mapping[LayerActivation, Callable[[Tensor], Tensor]] = {
+    "identity": torch.ones_like,
+    "gelu": lambda z: 0.5 * (1 + torch.erf(z / math.sqrt(2))),
+    "gelu_tanh": lambda z: 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (z + _TANH_CUBE * z * z * z))),
+    "relu": lambda z: (z >= 0).to(z.dtype),
+    "silu": torch.sigmoid,
+    "tanh": _tanh,
+}

@@ -35,7 +35,7 @@ ALL: dict[str, Any] = {
     "head_dropout": 0.2,
     "pooling": "last",
     "activation": "gelu_tanh",
-    "projection": {"size": 3, "bias": False, "activation": "identity"},
+    "projections": [{"size": 3, "bias": False, "activation": "identity"}],
 }
 CHANGES: list[dict[str, Any]] = [
     {"value_residual": RESIDUAL},

@@ -31,7 +31,7 @@ def verify(path: Path, encoder: Encoder) -> tuple[dict[str, int], dict[str, floa
     [
         {"type_vocab_size": 0, "pooling": "cls", "num_heads": [1], "d_k": 32},
         {"pooling": "max", "activation": "relu", "num_heads": [32], "d_k": 1, "d_v": 1},
-        {"activation": "silu", "projection": {"size": 3}},
+        {"activation": "silu", "projections": [{"size": 3}]},
     ],
 )
 def test_graphs_of_every_shape_verify(change: dict[str, object], tmp_path: Path) -> None:

@@ -106,10 +106,10 @@ def test_a_task_survives_json() -> None:
         config = with_task(task, settings)
         assert EncoderConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
         assert config.output_size == size
-    written = TINY.to_dict()  # what was written before there were tasks
-    del written["task"], written["task_settings"]
+    written = {**TINY.to_dict(), "projection": {"size": 7}}  # what was written before there were tasks
+    del written["task"], written["task_settings"], written["projections"]
     config = EncoderConfig.from_dict(written)
-    assert (config.task, config.task_settings, config.output_size) == ("embedding", None, 32)
+    assert (config.task, config.task_settings, config.projections) == ("embedding", None, (Projection(size=7),))
 
 
 def test_a_task_comes_with_its_own_settings() -> None:
@@ -138,7 +138,7 @@ def test_a_task_comes_with_its_own_settings() -> None:
         ("sparse", {"tied": None}, "tied is None: expected true or false"),
         ("multi_vector", {"size": 0}, "size is 0"),
         ("multi_vector", {"skipped_ids": [-1]}, r"skipped_ids\[0\] is -1"),
-        ("multi_vector", {"skipped_in": ["answer"]}, "skipped_in is 'answer': expected one of query, document"),
+        ("multi_vector", {"skipped_in": ["answer"]}, r"skipped_in\[0\] is 'answer': expected one of query, document"),
         ("multi_vector", {"query_length": 0}, "query_length is 0"),
         ("embedding", {}, "task_settings for task 'embedding': only classification, token_classification, sparse"),
     ],
