@@ -262,11 +262,7 @@ class Manifest:
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """What `manifest.json` holds.
-
-    Raises:
-        ValueError: a figure is not finite, which JSON cannot say.
-    """
+    """What `manifest.json` holds; `ValueError` where a figure is not finite, which JSON cannot say."""
     return (json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
@@ -297,11 +293,7 @@ class Artifact:
         return artifact
 
     def check(self) -> None:
-        """Checks every file against the manifest, as it was read: whoever opens one later asks again.
-
-        Raises:
-            ArtifactError: a file is missing, outside the directory or different.
-        """
+        """Checks every file against the manifest, as it was read: whoever opens one later asks again."""
         for name, entry in self.manifest.files.items():
             _check_file(self.directory, name, entry)
 

@@ -81,17 +81,7 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms = NO_TERMS
     ) -> tuple[Tensor, HeadOutputs]:
-        """Attention within each text of a packed batch.
-
-        Args:
-            hidden: [T, D], the real tokens.
-            tokens: their places in the batch.
-            request: the outputs asked of the heads, and the gates on them.
-            terms: what positions change here.
-
-        Returns:
-            [T, D] to be added to the residual stream, and the heads' own outputs.
-        """
+        """Attention within each text of a packed batch, [T, D] -> [T, D], and the heads' own outputs."""
         if not self.num_heads:
             return self.output_bias.expand_as(hidden), no_heads(hidden, request)
         query = _norm_and_turn(self.query(hidden), self.num_heads, self.query_norm, terms)  # [T, H*K]

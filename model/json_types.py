@@ -47,7 +47,7 @@ def read_fields(data: Mapping[str, Any], kind: type, name: str = "") -> dict[str
 
 
 def read_value(value: Any, kind: Any, name: str) -> Any:
-    """A value of JSON as an annotation has it: scalar, `tuple`, `Mapping`, dataclass, `Any`, or one of these or None."""
+    """A value of JSON as an annotation has it: scalar, `tuple`, `Mapping`, dataclass, `Any`, or one of them or None."""
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     outer, inner = get_origin(kind), get_args(kind)

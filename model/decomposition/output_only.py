@@ -87,11 +87,7 @@ def first_layer(
 
 
 def _heads(layer: EncoderLayer, frozen: FrozenLayer, read: Tensor, sources: Sources) -> tuple[Tensor, Tensor, Tensor]:
-    """What each head makes of the sources' vectors [N, D], how much of it each token takes, and the values.
-
-    Returns:
-        [N, H, D], [N, S, H] and [N, G*V].
-    """
+    """What heads make of the sources' vectors, how much each token takes, values: [N, H, D], [N, S, H], [N, G*V]."""
     attention, tokens = layer.attention, sources.tokens
     values = sources.linear(attention.value, read)
     values = values if frozen.values is None else values * frozen.values[tokens]
