@@ -190,7 +190,7 @@ def mean_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
     """Mean over the real tokens of `hidden [B, S, D]` -> [B, D]; 0 for a row of length 0."""
     # A product, not a masked sum: [B, 1, S] @ [B, S, D] adds the tokens in order, and padding adds exact zeros.
     wide = torch.promote_types(hidden.dtype, torch.float32)  # float16 overflows on the sum over a long text
-    total = _real_tokens(hidden, lengths).to(wide).transpose(1, 2) @ hidden.to(wide)
+    total = real_tokens(lengths, hidden.shape[1])[:, :, None].to(wide).transpose(1, 2) @ hidden.to(wide)
     return (total.squeeze(1) / lengths.clamp(min=1)[:, None].to(wide)).to(hidden.dtype)
 
 
@@ -202,7 +202,9 @@ def cls_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
 
 def max_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
     """Largest value of each dimension over the real tokens, [B, D]."""
-    return hidden.masked_fill(~_real_tokens(hidden, lengths), torch.finfo(hidden.dtype).min).amax(dim=1)
+    return hidden.masked_fill(~real_tokens(lengths, hidden.shape[1])[:, :, None], torch.finfo(hidden.dtype).min).amax(
+        dim=1
+    )
 
 
 def last_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
@@ -217,8 +219,3 @@ POOLINGS: Mapping[Pooling, Callable[[Tensor, Tensor], Tensor]] = {
     "max": max_pooling,
     "last": last_pooling,
 }
-
-
-def _real_tokens(hidden: Tensor, lengths: Tensor) -> Tensor:
-    """True where a token is real, [B, S, 1]."""
-    return real_tokens(lengths, hidden.shape[1])[:, :, None]

@@ -20,13 +20,9 @@ Write = Callable[[Sequence[Row], Encoded], None]
 
 
 def open_output(target: str | None) -> AbstractContextManager[Write]:
-    """A function that writes a portion of texts and vectors [n, D]; call it any number of times.
+    """A function that writes a portion of texts and vectors [n, D] to a file; call it any number of times.
 
-    Args:
-        target: path that ends in `.npy`, `.parquet` or `.jsonl`; None is JSON lines on standard output.
-
-    Raises:
-        OutputError: another ending, a folder, or none to write into.
+    None is JSON lines on standard output. `OutputError`: another ending, a folder, or none to write into.
     """
     if target is None:
         return _on_standard_output()
@@ -82,7 +78,6 @@ def _texts_of(row: Row) -> dict[str, str]:
 
 
 def _column(encoded: Encoded) -> str:
-    """What a row of the results is called."""
     return "embedding" if encoded.kind == "embeddings" else encoded.kind
 
 

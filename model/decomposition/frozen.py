@@ -13,7 +13,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from model.attention import MultiHeadAttention
 from model.config_parts import LayerActivation
 from model.encoder import Encoder, EncoderLayer
 from model.layers import FeedForward
@@ -123,6 +122,8 @@ def _freeze_layer(
     every = torch.ones(1, dtype=torch.bool, device=hidden.device)
     attended, heads = attention(read, tokens, LayerRequest(weights=every, first_values=first), terms)
     assert heads.weights is not None  # noqa: S101 - `eager` gives them
+    activation = attention.stream.activation_name
+    has_activation = activation != "identity" and attention.num_heads
     middle = hidden + layer.attention_output_norm(attended)
     attention_norm = freeze_norm(layer.attention_norm, hidden if is_pre else middle)
     middle = middle if is_pre else layer.attention_norm(middle)
@@ -132,7 +133,7 @@ def _freeze_layer(
     return FrozenLayer(
         hidden=last if is_pre else layer.feed_forward_norm(last),
         weights=_gated(heads.weights, attention.stream.output_gates(read)),
-        values=_value_factors(layer.attention, read),
+        values=FACTORS[activation](attention.value(read)) if has_activation else None,
         attention_norm=attention_norm,
         attention_output_norm=freeze_norm(layer.attention_output_norm, attended),
         feed_forward=_inner_factors(layer.feed_forward, expanded),
@@ -145,13 +146,6 @@ def _gated(weights: Tensor, gates: Tensor | None) -> Tensor:
     """Weights [1, H, S, S], each query's row times its gates [S, H] -> [H, S, S]."""
     weights = weights.view(weights.shape[1:])
     return weights if gates is None else weights * gates.T[:, :, None]
-
-
-def _value_factors(attention: MultiHeadAttention, read: Tensor) -> Tensor | None:
-    activation = attention.stream.activation_name
-    if activation == "identity" or not attention.num_heads:
-        return None
-    return FACTORS[activation](attention.value(read))
 
 
 def _inner_factors(feed_forward: FeedForward, expanded: Tensor) -> Tensor:

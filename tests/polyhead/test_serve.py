@@ -116,7 +116,8 @@ def test_what_tune_chose_is_served_unless_something_else_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    keep_tuned(Path("owner/model"), Tuned(processor_name(), usable_cores(), "bf16", "openvino", 1, 1, 2))
+    layout = {"processes": 1, "workers": 1, "intra_op_threads": 2}
+    keep_tuned(Path("owner/model"), Tuned(processor_name(), usable_cores(), "bf16", "openvino", layout))
     assert main(["serve", "owner/model"]) == 0
     assert exports[0].name.startswith("model-bf16-")
     assert (starts[0].processes, starts[0].workers, starts[0].intra_op_threads) == (1, 1, 2)
