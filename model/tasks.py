@@ -202,9 +202,8 @@ def cls_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
 
 def max_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
     """Largest value of each dimension over the real tokens, [B, D]."""
-    return hidden.masked_fill(~real_tokens(lengths, hidden.shape[1])[:, :, None], torch.finfo(hidden.dtype).min).amax(
-        dim=1
-    )
+    real = real_tokens(lengths, hidden.shape[1])[:, :, None]
+    return hidden.masked_fill(~real, torch.finfo(hidden.dtype).min).amax(dim=1)
 
 
 def last_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
