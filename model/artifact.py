@@ -250,8 +250,7 @@ class Manifest:
         Raises:
             ArtifactError: another schema version, or a field is unknown, missing or malformed.
         """
-        version = data.get("schema_version")
-        if version != SCHEMA_VERSION or isinstance(version, bool):
+        if (version := data.get("schema_version")) != SCHEMA_VERSION:
             raise ArtifactError(f"manifest schema {version!r}: this version reads {SCHEMA_VERSION}; export it again")
         if unknown := sorted(set(data) - {field.name for field in fields(cls)}):
             raise ArtifactError(f"manifest has unknown fields {', '.join(unknown)}; export it again")

@@ -16,7 +16,7 @@ from model.attention import (
 from model.config_parts import Projection
 from model.encoder import Encoder
 from model.initialise import initialise
-from model.layers import Dropout, SignalReader
+from model.layers import SignalReader
 from model.packing import packing
 from model.tasks import POOLINGS
 from model.value_stream import LayerRequest
@@ -59,14 +59,6 @@ def test_projections_are_applied_to_the_pooled_vector() -> None:
 
 DROPPED_IDS = torch.randint(0, 48, (5, 12), generator=torch.Generator().manual_seed(0))
 DROPPED_LENGTHS = torch.tensor([12, 1, 5, 7, 3])
-
-
-def test_dropout_is_torchs() -> None:
-    own, reference, x = Dropout().train(), torch.nn.Dropout(0.3).train(), torch.randn(40, 50)
-    own.share = 0.3
-    with torch.random.fork_rng():
-        found = own(x)
-    assert torch.equal(found, reference(x))
 
 
 @pytest.mark.parametrize("shares", [{"hidden": 0.3}, {"heads": 0.5}])
