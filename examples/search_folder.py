@@ -4,7 +4,6 @@ Paragraphs are encoded once and kept in an .npz file; later calls encode only wh
 """
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from examples import parser_of
 from model.artifact import ArtifactError, identity
 from polyhead import Engine
 from service.requests.roles import prompt_of_kind
@@ -63,15 +63,9 @@ def search(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Reads the command line; a failure is one line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.search_folder",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("search_folder", __doc__)
     parser.add_argument("folder", type=Path, help="where the text files are, folders below included")
     parser.add_argument("query", help="what to look for, in words of your own")
-    default = os.environ.get("POLYHEAD_MODEL", "artifacts/all-MiniLM-L6-v2")
-    parser.add_argument("--model", default=default, help="artifact (POLYHEAD_MODEL; default: %(default)s)")
     parser.add_argument("--pattern", default="*.txt", help="which files (default: %(default)s)")
     parser.add_argument("--index", type=Path, help="where vectors are kept (default: FOLDER/.search.npz)")
     parser.add_argument("--top", type=int, default=5, help="hits to print (default: %(default)s)")

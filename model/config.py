@@ -71,10 +71,8 @@ class EncoderConfig:
         activation: feed-forward non-linearity.
         gated: `down(activation(gate(x)) * up(x))` instead of `down(activation(up(x)))`: GeGLU with GELU, SwiGLU with
             SiLU (Shazeer 2020).
-        up_bias: whether the feed-forward's first products have a bias.
-        down_bias: whether its last product has one.
-        attention_bias: whether the query, key and value projections have biases.
-        output_bias: whether the attention's output projection has one.
+        up_bias, down_bias: whether the feed-forward's first products, and its last, have biases.
+        attention_bias, output_bias: whether the query, key and value projections, and attention's output, have them.
         norm: LayerNorm, or RMSNorm (Zhang and Sennrich 2019), which has no bias.
         norm_bias: whether every LayerNorm has a bias.
         norm_eps: epsilon of every norm.

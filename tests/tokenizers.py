@@ -94,14 +94,7 @@ GPT_4 = (
 def _byte_level(
     special: list[str], normalizer: normalizers.Normalizer | None, digits: str, more: Sequence[str] = ()
 ) -> Tokenizer:
-    """Byte-level BPE whose words are found by a pattern, as since GPT-4.
-
-    Args:
-        special: tokens.
-        normalizer: None for none.
-        digits: the pattern's part for numbers.
-        more: texts to train on.
-    """
+    """Byte-level BPE whose words are found by a pattern, as since GPT-4; `digits` is its part for numbers."""
     made = Tokenizer(models.BPE())
     made.normalizer = normalizer
     pattern = GPT_4.replace(r"|\p{N}|", rf"|{digits}|")

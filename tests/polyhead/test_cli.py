@@ -113,17 +113,12 @@ def test_an_export_is_named_after_its_model(
     assert [options.output for options in seen] == [Path(output)]
 
 
-def test_heads_is_given_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[list[str], str]] = []
-
-    def run(given: list[str], program: str, *_: Path) -> int:
-        seen.append((given, program))
-        return 0
-
-    monkeypatch.setattr("export.heads.cli.main", run)
+def test_heads_is_given_what_was_given(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    started, given = Mock(return_value=0), ["artifacts/mine", "--corpus", "texts.txt"]
+    monkeypatch.setattr("export.heads.cli.main", started)
     for command in (["export", "heads"], ["heads"]):
-        assert main([*command, "artifacts/mine", "--corpus", "texts.txt"]) == 0
-    given = ["artifacts/mine", "--corpus", "texts.txt"]
+        run(*command, *given)
+    seen = [call.args[:2] for call in started.call_args_list]
     assert seen == [(given, "polyhead export heads"), (given, "polyhead heads")]
 
 

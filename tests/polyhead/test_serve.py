@@ -3,11 +3,10 @@
 import os
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -132,18 +131,12 @@ def test_what_tune_chose_is_served_unless_something_else_is_asked_for(
 
 
 def test_settings_of_an_export_are_the_exporters(
-    embedder: TaskArtifact, starts: list[Settings], cache: Path, monkeypatch: pytest.MonkeyPatch
+    embedder: TaskArtifact, starts: list[Settings], cache: Path, run: Run
 ) -> None:
-    commands: list[list[str]] = []
-
-    def end(command: list[str], **_: Any) -> Any:
-        commands.append(command)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("polyhead.models.subprocess.Popen", end)
     flags = ["--precision", "bf16", "--engine", "openvino", "--task", "embedding", "--max-length", "16"]
-    assert main(["serve", str(embedder.folder), *flags]) == 130
-    given = export_parser().parse_args(commands[0][4:])
+    with patch("polyhead.models.subprocess.Popen", side_effect=KeyboardInterrupt) as start:
+        run("serve", embedder.folder, *flags, code=130)
+    given = export_parser().parse_args(start.call_args.args[0][4:])
     assert (given.precision, given.engine, given.task, given.max_length) == ("bf16", "openvino", "embedding", 16)
     assert Path(given.output).parent == cache
 
@@ -173,10 +166,7 @@ def test_a_cache_that_cannot_be_written_to_is_said_with_the_variable_that_moves_
 def test_a_user_without_a_home_needs_a_named_cache_for_exports_alone(
     cache: Path, embedder: TaskArtifact, starts: list[Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", home)
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
     assert models.cache_folder() == cache
     cache.symlink_to(cache)  # a folder that cannot be looked into
     assert main(["serve", "--model", str(embedder.artifact)]) == 0
@@ -190,12 +180,8 @@ def test_a_user_without_a_home_needs_a_named_cache_for_exports_alone(
 
 
 def test_two_starts_share_one_export(exports: list[Path], asked: Asked) -> None:
-    found: list[Path] = []
-    starts = [threading.Thread(target=lambda: found.append(exported(Wanted("owner/model")))) for _ in range(2)]
-    for start in starts:
-        start.start()
-    for start in starts:
-        start.join()
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(exported, [Wanted("owner/model")] * 2))
     assert len(exports) == 1
     assert found == exports * 2
 
