@@ -1,13 +1,22 @@
+import math
+
 import pytest
 import torch
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from model.encoder import Encoder
 from model.packing import packing
-from model.positions import (
-    DistanceRows,
-)
+from model.positions import DistanceRows, sinusoids
 from tests.networks import draw_weights, vary
+
+
+def test_sinusoids_are_those_of_the_paper() -> None:
+    found = sinusoids(50, 6)
+    for position in range(50):
+        for pair in range(3):
+            angle = position / 10000 ** (2 * pair / 6)
+            assert found[position, 2 * pair] == pytest.approx(math.sin(angle), abs=1e-7)
+            assert found[position, 2 * pair + 1] == pytest.approx(math.cos(angle), abs=1e-7)
 
 
 def test_rows_of_distances_are_those_of_deberta() -> None:
