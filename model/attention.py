@@ -6,14 +6,13 @@ D hidden, H heads, G key and value heads, K = d_k, V = d_v.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.config import EncoderConfig
 from model.packing import Packing, real_tokens
 from model.positions import HALF_BLOCK, LONGEST_DENSE, PositionTable, PositionTerms, Window, shifted
 from model.value_stream import (
@@ -51,32 +50,65 @@ class MultiHeadAttention(nn.Module):
     key_norm: nn.Module | None
     value_factor: Tensor | None  # [H, V, R], instead of the output's rows where norms are computed
 
-    def __init__(self, config: EncoderConfig, layer: int) -> None:
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        num_heads: int,
+        d_k: int,
+        d_v: int,
+        groups: tuple[int, ...] | None = None,
+        scale: float | None = None,
+        norm_eps: float | None = None,
+        norms_whole: bool = False,
+        value_norm_eps: float | None = None,
+        bias: bool = True,
+        output_bias: bool = True,
+        stream: ValueStream | None = None,
+        position_scores: Collection[str] = (),
+        distance_rows: int = 0,
+    ) -> None:
+        """Builds the projections.
+
+        Args:
+            hidden_size: D.
+            num_heads: H.
+            d_k: K.
+            d_v: V.
+            groups: query heads that read each key and value head; None: each has its own.
+            scale: factor on the scores; None: 1 / sqrt(K).
+            norm_eps: epsilon of the norms of queries and keys; None: they are not normed.
+            norms_whole: whether these are LayerNorms over all heads together, instead of an RMSNorm a head.
+            value_norm_eps: epsilon of an RMSNorm without weights of every value head; None: they are not normed.
+            bias: whether queries, keys and values have biases.
+            output_bias: whether the output has one.
+            stream: what happens to the values.
+            position_scores: as `EncoderConfig.position_scores`.
+            distance_rows: rows of the tables of distances that these need.
+        """
         super().__init__()
-        size, (d_k, d_v) = config.hidden_size, config.head_sizes(layer)
-        self.stream = ValueStream(config, layer)
-        self.num_heads = config.num_heads[layer]
-        self.groups = config.groups(layer)
-        self.scale = 1 / math.sqrt(d_k) if config.score_scale is None else config.score_scale
+        self.stream = stream or ValueStream(hidden_size=hidden_size, num_heads=num_heads)
+        self.num_heads = num_heads
+        self.groups = groups or (1,) * num_heads
+        self.scale = 1 / math.sqrt(d_k) if scale is None else scale
         self.implementation: Implementation = "sdpa"
         self.register_buffer("null_context", None, persistent=False)
         self.register_buffer("value_factor", None, persistent=False)
-        scores = config.position_scores if self.num_heads else ()
-        table = self.num_heads * d_k, config.relative_buckets
-        self.position_key = PositionTable(*table) if "content_to_position" in scores else None
-        self.position_query = PositionTable(*table) if "position_to_content" in scores else None
-        self.value_norm = nn.RMSNorm(d_v, config.norm_eps, elementwise_affine=False) if config.value_norm else None
-        if self.num_heads:
-            self.query = nn.Linear(size, self.num_heads * d_k, bias=config.attention_bias)
-            self.key = nn.Linear(size, len(self.groups) * d_k, bias=config.attention_bias)
-            self.value = nn.Linear(size, len(self.groups) * d_v, bias=config.attention_bias)
-            self.output = nn.Linear(self.num_heads * d_v, size, bias=config.output_bias)
-            self.query_norm = _norm(config, self.num_heads, d_k)
-            self.key_norm = _norm(config, len(self.groups), d_k)
-        elif config.output_bias:
-            self.output_bias = nn.Parameter(torch.zeros(size))
+        scores, width = position_scores if num_heads else (), num_heads * d_k
+        self.position_key = PositionTable(width, distance_rows) if "content_to_position" in scores else None
+        self.position_query = PositionTable(width, distance_rows) if "position_to_content" in scores else None
+        self.value_norm = None if value_norm_eps is None else nn.RMSNorm(d_v, value_norm_eps, elementwise_affine=False)
+        if num_heads:
+            self.query = nn.Linear(hidden_size, num_heads * d_k, bias=bias)
+            self.key = nn.Linear(hidden_size, len(self.groups) * d_k, bias=bias)
+            self.value = nn.Linear(hidden_size, len(self.groups) * d_v, bias=bias)
+            self.output = nn.Linear(num_heads * d_v, hidden_size, bias=output_bias)
+            self.query_norm = _norm(num_heads, d_k, norm_eps, is_whole=norms_whole)
+            self.key_norm = _norm(len(self.groups), d_k, norm_eps, is_whole=norms_whole)
+        elif output_bias:
+            self.output_bias = nn.Parameter(torch.zeros(hidden_size))
         else:  # no parameter where the family has none, so that training leaves it 0
-            self.register_buffer("output_bias", torch.zeros(size))
+            self.register_buffer("output_bias", torch.zeros(hidden_size))
 
     def forward(
         self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms = NO_TERMS
@@ -134,11 +166,11 @@ class MultiHeadAttention(nn.Module):
         return output_rows(self.output.weight, self.num_heads)
 
 
-def _norm(config: EncoderConfig, num_heads: int, d_k: int) -> nn.Module | None:
-    """A norm of queries or keys: an RMSNorm a head, a LayerNorm over all together, or none."""
-    if config.query_key_layer_norm:
-        return nn.LayerNorm(num_heads * d_k, eps=config.norm_eps)
-    return nn.RMSNorm(d_k, eps=config.norm_eps) if config.query_key_norm else None
+def _norm(num_heads: int, d_k: int, eps: float | None, *, is_whole: bool) -> nn.Module | None:
+    """A norm of queries or keys: an RMSNorm a head, or a LayerNorm over all together; without an epsilon none."""
+    if eps is None:
+        return None
+    return nn.LayerNorm(num_heads * d_k, eps=eps) if is_whole else nn.RMSNorm(d_k, eps=eps)
 
 
 def _norm_and_turn(x: Tensor, num_heads: int, norm: nn.Module | None, terms: PositionTerms) -> Tensor:

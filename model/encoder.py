@@ -16,7 +16,7 @@ from model.layers import Dropout, FeedForward, LayerSignals, SignalReader, norm_
 from model.packing import Packing, packing
 from model.positions import AttentionPositions, PositionTerms, sinusoids
 from model.tasks import TASKS, Encoded
-from model.value_stream import HeadOutputs, LayerRequest, ValueStream
+from model.value_stream import HeadOutputs, LayerRequest, ValueStream, make_value_stream
 
 
 class EncoderOutput(NamedTuple):
@@ -80,9 +80,32 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.pre_norm = config.pre_norm
         self.dropout = Dropout()
-        self.attention = MultiHeadAttention(config, layer)
+        d_k, d_v = config.head_sizes(layer)
+        self.attention = MultiHeadAttention(
+            hidden_size=config.hidden_size,
+            num_heads=config.num_heads[layer],
+            d_k=d_k,
+            d_v=d_v,
+            groups=config.groups(layer),
+            scale=config.score_scale,
+            norm_eps=config.norm_eps if config.query_key_norm or config.query_key_layer_norm else None,
+            norms_whole=config.query_key_layer_norm,
+            value_norm_eps=config.norm_eps if config.value_norm else None,
+            bias=config.attention_bias,
+            output_bias=config.output_bias,
+            stream=make_value_stream(config, layer),
+            position_scores=config.position_scores,
+            distance_rows=config.relative_buckets,
+        )
         self.attention_norm = norm_of(config) if layer or config.first_attention_norm else nn.Identity()
-        self.feed_forward = FeedForward(config, layer)
+        self.feed_forward = FeedForward(
+            hidden_size=config.hidden_size,
+            intermediate_size=config.inner_size(layer),
+            activation=config.activation,
+            gated=config.gated,
+            up_bias=config.up_bias,
+            down_bias=config.down_bias,
+        )
         self.feed_forward_norm = norm_of(config)
         self.attention_residual_norm = norm_of(config) if config.attention_residual_norm else None
         self.attention_output_norm = norm_of(config) if config.sandwich_norm else nn.Identity()

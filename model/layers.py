@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.config import EncoderConfig
+from model.config import Activation, EncoderConfig, Norm
 from model.config_parts import LayerActivation
 
 ACTIVATIONS: Mapping[LayerActivation, Callable[[Tensor], Tensor]] = {
@@ -22,14 +22,22 @@ ACTIVATIONS: Mapping[LayerActivation, Callable[[Tensor], Tensor]] = {
 class FeedForward(nn.Module):
     """`down(activation(up(x)))`, or gated `down(activation(gate(x)) * up(x))` (Shazeer 2020)."""
 
-    def __init__(self, config: EncoderConfig, layer: int) -> None:
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        intermediate_size: int,
+        activation: Activation,
+        gated: bool = False,
+        up_bias: bool = True,
+        down_bias: bool = True,
+    ) -> None:
         super().__init__()
-        size, inner = config.hidden_size, config.inner_size(layer)
-        self.gate = nn.Linear(size, inner, bias=config.up_bias) if config.gated else None
-        self.up = nn.Linear(size, inner, bias=config.up_bias)
-        self.down = nn.Linear(inner, size, bias=config.down_bias)
-        self.activation_name = config.activation
-        self.activation = ACTIVATIONS[config.activation]
+        self.gate = nn.Linear(hidden_size, intermediate_size, bias=up_bias) if gated else None
+        self.up = nn.Linear(hidden_size, intermediate_size, bias=up_bias)
+        self.down = nn.Linear(intermediate_size, hidden_size, bias=down_bias)
+        self.activation_name = activation
+        self.activation = ACTIVATIONS[activation]
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, D] -> [T, D]."""
@@ -41,10 +49,14 @@ class FeedForward(nn.Module):
         return down
 
 
+def make_norm(kind: Norm, size: int, *, eps: float, bias: bool) -> nn.Module:
+    """LayerNorm (Ba et al. 2016), with or without its bias, or RMSNorm (Zhang and Sennrich 2019), which has none."""
+    return nn.RMSNorm(size, eps=eps) if kind == "rms_norm" else nn.LayerNorm(size, eps=eps, bias=bias)
+
+
 def norm_of(config: EncoderConfig, size: int | None = None) -> nn.Module:
     """A norm of the kind that a network has, of its width unless said otherwise."""
-    size, eps = size or config.hidden_size, config.norm_eps
-    return nn.RMSNorm(size, eps) if config.norm == "rms_norm" else nn.LayerNorm(size, eps, bias=config.norm_bias)
+    return make_norm(config.norm, size or config.hidden_size, eps=config.norm_eps, bias=config.norm_bias)
 
 
 class LayerSignals(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from model.config import EncoderConfig, Pooling
 from model.config_parts import ClassificationSettings, MultiVectorSettings, Projection, SparseSettings, Task
-from model.layers import ACTIVATIONS
+from model.layers import ACTIVATIONS, make_norm
 from model.packing import Packing, real_tokens
 
 CHUNK_VALUES = 1 << 23  # logits at a time, 32 MiB in float32; never less than one token of every text
@@ -62,7 +62,7 @@ class ClassificationLayers(nn.Module):
             self.dense = nn.Linear(size, size, bias=settings.dense_bias)
             self.activation = ACTIVATIONS[settings.dense_activation]
         if settings.dense_norm:
-            self.norm = nn.LayerNorm(size, config.norm_eps, bias=config.norm_bias)
+            self.norm = make_norm("layer_norm", size, eps=config.norm_eps, bias=config.norm_bias)
         self.output = nn.Linear(size, len(settings.labels), bias=settings.output_bias)
 
     def forward(self, encoded: Encoded) -> Tensor:
@@ -96,7 +96,7 @@ class SparseLayers(nn.Module):
         assert isinstance(settings, SparseSettings)  # noqa: S101 - the configuration checked it
         self.dense = nn.Linear(config.hidden_size, size, bias=settings.dense_bias)
         self.activation = ACTIVATIONS[settings.dense_activation]
-        self.norm = nn.LayerNorm(size, config.norm_eps, bias=config.norm_bias)
+        self.norm = make_norm("layer_norm", size, eps=config.norm_eps, bias=config.norm_bias)
         self.table = None if settings.tied else nn.Parameter(torch.empty(config.vocab_size, size))
         if settings.bias:
             self.bias = nn.Parameter(torch.zeros(config.vocab_size))

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from model.config import EncoderConfig
+from model.config import EncoderConfig, ValueActivation
 from model.layers import ACTIVATIONS
 from model.packing import Packing
 
@@ -70,18 +70,26 @@ class HeadOutputs(NamedTuple):
 class ValueStream(nn.Module):
     """The steps of one layer, between the value projection and the output projection."""
 
-    def __init__(self, config: EncoderConfig, layer: int) -> None:
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        num_heads: int,
+        activation: ValueActivation = "identity",
+        mix: tuple[float, float] = NEUTRAL_MIX,
+        mix_is_learned: bool = False,
+        output_gate: bool = False,
+        head_dropout: float = 0.0,
+    ) -> None:
+        """Builds the steps that are asked for; `mix` are a and b of the value residual, or where they begin."""
         super().__init__()
-        self.num_heads = config.num_heads[layer]
-        self.activation_name = config.value_activation
-        self.activation = None if config.value_activation == "identity" else ACTIVATIONS[config.value_activation]
-        mixes = bool(config.value_residual) and layer > 0
-        self.fixed_mix = config.value_residual[layer] if mixes else NEUTRAL_MIX
-        is_learned = mixes and config.learned_value_residual
-        begins = torch.tensor(self.fixed_mix, dtype=torch.get_default_dtype())
-        self.mix = nn.Parameter(begins) if is_learned else None
-        self.gate = nn.Linear(config.hidden_size, self.num_heads) if config.output_gate and self.num_heads else None
-        self.head_dropout = config.head_dropout
+        self.num_heads = num_heads
+        self.activation_name = activation
+        self.activation = None if activation == "identity" else ACTIVATIONS[activation]
+        self.fixed_mix = mix
+        self.mix = nn.Parameter(torch.tensor(mix, dtype=torch.get_default_dtype())) if mix_is_learned else None
+        self.gate = nn.Linear(hidden_size, num_heads) if output_gate else None
+        self.head_dropout = head_dropout
 
     def values(self, projected: Tensor, first_values: Tensor | None) -> Tensor:
         """The values that attention weighs, from what the value projection gives, [T, H*V] each.
@@ -123,6 +131,20 @@ class ValueStream(nn.Module):
         drawn = kept * (self.num_heads / kept.sum(dim=1, keepdim=True))
         asked = request.gates(self.num_heads)
         return request._replace(head_gates=drawn if asked is None else drawn * asked, first_head=0)
+
+
+def make_value_stream(config: EncoderConfig, layer: int) -> ValueStream:
+    """The steps of one layer of a network."""
+    mixes = bool(config.value_residual) and layer > 0 and config.num_heads[layer] > 0
+    return ValueStream(
+        hidden_size=config.hidden_size,
+        num_heads=config.num_heads[layer],
+        activation=config.value_activation,
+        mix=config.value_residual[layer] if mixes else NEUTRAL_MIX,
+        mix_is_learned=mixes and config.learned_value_residual,
+        output_gate=config.output_gate and config.num_heads[layer] > 0,
+        head_dropout=config.head_dropout,
+    )
 
 
 def is_linear(config: EncoderConfig) -> bool:

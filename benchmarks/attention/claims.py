@@ -25,6 +25,7 @@ from benchmarks.lib.report import Table, emit
 from export.graph import trace
 from export.precision import TOLERANCES
 from export.verify import verify
+from model.attention import MultiHeadAttention
 from model.config import EncoderConfig
 from model.encoder import Encoder
 
@@ -193,7 +194,8 @@ def every_head_count() -> Table:
         encoder = network((heads,), size, size)
         found, expected = (encoder.use(name)(ids, lengths).last_hidden_state for name in ("sdpa", "eager"))
         differences.append(float((found - expected).abs().max()))
-        counted = sum(parameter.numel() for parameter in encoder.get_submodule("layers.0.attention").parameters())
+        attention = MultiHeadAttention(hidden_size=NETWORK_SIZE, num_heads=heads, d_k=size, d_v=size)
+        counted = sum(parameter.numel() for parameter in attention.parameters())
         wrong += counted != NETWORK_SIZE * heads * 4 * size + heads * 3 * size + NETWORK_SIZE
         parameters |= {counted} if NETWORK_SIZE % heads == 0 else set()
     table.add(

@@ -20,7 +20,7 @@ from model.layers import SignalReader
 from model.packing import packing
 from model.tasks import POOLINGS
 from model.value_stream import LayerRequest
-from tests.networks import TINY, draw_weights, vary
+from tests.networks import TINY, draw_weights
 
 
 @pytest.mark.parametrize("implementation", [eager_attention, sdpa_attention])
@@ -33,7 +33,7 @@ def test_a_row_without_tokens_gives_zeros(implementation: AttentionImplementatio
 
 
 def test_a_layer_without_heads_adds_its_output_bias() -> None:
-    attention = MultiHeadAttention(vary(hidden_size=4, num_heads=(0,)), 0)
+    attention = MultiHeadAttention(hidden_size=4, num_heads=0, d_k=2, d_v=2)
     nn.init.normal_(attention.output_bias)
     tokens = packing(torch.tensor([3, 1]), 3)
     found, (weights, _) = attention(torch.randn(4, 4), tokens, LayerRequest(torch.tensor(True)))

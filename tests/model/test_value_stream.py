@@ -12,7 +12,7 @@ from model.attention import Implementation
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.value_stream import LayerRequest, ValueStream, output_rows, reduced_factor, value_norms
-from tests.networks import TINY, draw_weights, vary
+from tests.networks import TINY, draw_weights
 
 MODELS = Path(__file__).parents[2] / "docs" / "models.md"
 EQUAL_HEADS = {**TINY.to_dict(), "num_heads": [4, 4, 4]}
@@ -46,7 +46,7 @@ def test_the_first_layers_values_are_computed_once() -> None:
 def drop(share: float, texts: int, gates: Tensor | None = None) -> Tensor:
     """Gates that are drawn, the same for every call of as many texts."""
     torch.manual_seed(0)
-    stream = ValueStream(vary(head_dropout=share), 0).train()
+    stream = ValueStream(hidden_size=8, num_heads=4, head_dropout=share).train()
     request = LayerRequest(torch.tensor(False), head_gates=gates)
     found = stream.drop_heads(request, torch.ones(texts, dtype=torch.int64)).gates(4)
     assert found is not None
