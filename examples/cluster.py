@@ -4,13 +4,13 @@ k-means on unit vectors; the plot shows the two directions in which the lines di
 """
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from examples import parser_of
 from model.artifact import ArtifactError
 from polyhead import Engine
 
@@ -66,14 +66,10 @@ def draw(places: NDArray[np.float32], labels: NDArray[np.int64], lines: Sequence
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Reads the command line; a failure is one line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.cluster", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("cluster", __doc__)
     parser.add_argument("file", type=Path, help="one text a line")
     parser.add_argument("--clusters", type=int, default=4, help="how many (default: %(default)s)")
     parser.add_argument("--plot", type=Path, help="where to draw them: .png, .svg or .pdf (needs matplotlib)")
-    default = os.environ.get("POLYHEAD_MODEL", "artifacts/all-MiniLM-L6-v2")
-    parser.add_argument("--model", default=default, help="artifact (POLYHEAD_MODEL; default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
         run(parser, options)

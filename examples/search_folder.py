@@ -4,7 +4,6 @@ Paragraphs are encoded once and kept in an .npz file; later calls encode only wh
 """
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from examples import parser_of
 from model.artifact import ArtifactError, identity
 from polyhead import Engine
 from service.requests.roles import prompt_of_kind
@@ -30,31 +30,21 @@ def read_folder(folder: Path, pattern: str) -> Paragraphs:
 
 
 def update(engine: Engine, paragraphs: Paragraphs, index: Path) -> dict[str, NDArray[np.float32]]:
-    """Unit vectors [n, D] of each file's n paragraphs; vectors of unchanged files come from the index."""
-    vectors: dict[str, NDArray[np.float32]] = {}
-    prompt = prompt_of_kind("document", engine.manifest)
-    made_by = identity(engine.manifest)
+    """Unit vectors [n, D] of each file's n paragraphs; the index holds them by model, modification time and name."""
+    prompt, made_by = prompt_of_kind("document", engine.manifest), identity(engine.manifest)
+    keys = {name: f"{made_by}/{mtime}/{name}" for name, (mtime, _) in paragraphs.items()}
+    vectors: dict[str, Any] = {}
     if index.exists():
         with np.load(index, allow_pickle=False) as kept:
-            model = kept["model"].item() if "model" in kept else ""
-            known = dict(zip(kept["names"].tolist(), kept["mtimes"].tolist(), strict=True))
-            if model == made_by:
-                vectors = {
-                    name: kept[f"vectors/{name}"]
-                    for name, mtime in known.items()
-                    if paragraphs.get(name, (0,))[0] == mtime
-                }
+            vectors = {name: kept[key] for name, key in keys.items() if key in kept}
     for name, (_, texts) in paragraphs.items():
         if name not in vectors:
             vectors[name] = np.asarray(engine.encode(texts, normalize=True, prompt_name=prompt).embeddings)
-    names = list(paragraphs)
-    arrays: dict[str, Any] = {f"vectors/{name}": vectors[name] for name in names}
-    mtimes = np.array([paragraphs[name][0] for name in names])
     partial = index.with_name(f"{index.name}.partial")  # the next call could not read half an index
     with partial.open("wb") as file:  # given a path, numpy would add .npz to it
-        np.savez(file, model=made_by, names=np.array(names, dtype=str), mtimes=mtimes, **arrays)
+        np.savez(file, **{keys[name]: rows for name, rows in vectors.items()})
     partial.replace(index)
-    return {name: vectors[name] for name in names}
+    return vectors
 
 
 def search(
@@ -73,15 +63,9 @@ def search(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Reads the command line; a failure is one line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.search_folder",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("search_folder", __doc__)
     parser.add_argument("folder", type=Path, help="where the text files are, folders below included")
     parser.add_argument("query", help="what to look for, in words of your own")
-    default = os.environ.get("POLYHEAD_MODEL", "artifacts/all-MiniLM-L6-v2")
-    parser.add_argument("--model", default=default, help="artifact (POLYHEAD_MODEL; default: %(default)s)")
     parser.add_argument("--pattern", default="*.txt", help="which files (default: %(default)s)")
     parser.add_argument("--index", type=Path, help="where vectors are kept (default: FOLDER/.search.npz)")
     parser.add_argument("--top", type=int, default=5, help="hits to print (default: %(default)s)")

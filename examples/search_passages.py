@@ -6,13 +6,13 @@ in this process (`pip install qdrant-client`); a hit is scored by MaxSim. The mo
 """
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from examples import parser_of
 from model.artifact import ArtifactError, identity
 from polyhead import Engine
 
@@ -69,15 +69,9 @@ def search(engine: Engine, index: Any, collection: str, query: str, top: int) ->
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Reads the command line; a failure is one line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.search_passages",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("search_passages", __doc__, "artifacts/colbert")
     parser.add_argument("passages", type=Path, help="a passage a line")
     parser.add_argument("query", help="what to look for")
-    default = os.environ.get("POLYHEAD_MODEL", "artifacts/colbert")
-    parser.add_argument("--model", default=default, help="artifact (POLYHEAD_MODEL; default: %(default)s)")
     parser.add_argument("--index", type=Path, help="where the index is kept (default: PASSAGES.index)")
     parser.add_argument(
         "--pool-factor", type=float, default=2, help="tokens that share a vector (default: %(default)s)"

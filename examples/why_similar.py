@@ -5,23 +5,19 @@ terms; `polyhead explain` prints the same, and as JSON.
 """
 
 import argparse
-import os
 from collections.abc import Sequence
 
 import numpy as np
 
+from examples import parser_of
 from polyhead import ArtifactError, Engine, ServiceError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Reads the command line; a failure is one line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.why_similar", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("why_similar", __doc__)
     parser.add_argument("a", help="a text")
     parser.add_argument("b", help="another")
-    default = os.environ.get("POLYHEAD_MODEL", "artifacts/all-MiniLM-L6-v2")
-    parser.add_argument("--model", default=default, help="artifact (POLYHEAD_MODEL; default: %(default)s)")
     parser.add_argument("--top", type=int, default=10, help="pairs to print (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:

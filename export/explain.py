@@ -113,14 +113,8 @@ def verify_explain_graph(path: Path, encoder: Encoder) -> dict[str, Any]:
         inputs = explain_inputs(config, tokens, sources)
         given = {name: torch.from_numpy(array) for name, array in inputs.items()}
         with torch.inference_mode():
-            expected = decompose(
-                reference,
-                given[INPUT_IDS],
-                given.get(TOKEN_TYPE_IDS),
-                tokens=given[SOURCES],
-                with_biases=False,
-                place=given.get(PLACE),
-            )
+            types, place = given.get(TOKEN_TYPE_IDS), given.get(PLACE)
+            expected = decompose(reference, given[INPUT_IDS], types, tokens=given[SOURCES], place=place)
         found = session.run(inputs)
         for name, tensor in zip(OUTPUTS, (expected.output, expected.whole, expected.own_shares), strict=True):
             parity.record(name, found[name], tensor.numpy())

@@ -250,8 +250,7 @@ class Manifest:
         Raises:
             ArtifactError: another schema version, or a field is unknown, missing or malformed.
         """
-        version = data.get("schema_version")
-        if version != SCHEMA_VERSION or isinstance(version, bool):
+        if (version := data.get("schema_version")) != SCHEMA_VERSION:
             raise ArtifactError(f"manifest schema {version!r}: this version reads {SCHEMA_VERSION}; export it again")
         if unknown := sorted(set(data) - {field.name for field in fields(cls)}):
             raise ArtifactError(f"manifest has unknown fields {', '.join(unknown)}; export it again")
@@ -262,11 +261,7 @@ class Manifest:
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """What `manifest.json` holds.
-
-    Raises:
-        ValueError: a figure is not finite, which JSON cannot say.
-    """
+    """What `manifest.json` holds; `ValueError` where a figure is not finite, which JSON cannot say."""
     return (json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
@@ -297,11 +292,7 @@ class Artifact:
         return artifact
 
     def check(self) -> None:
-        """Checks every file against the manifest, as it was read: whoever opens one later asks again.
-
-        Raises:
-            ArtifactError: a file is missing, outside the directory or different.
-        """
+        """Checks every file against the manifest, as it was read: whoever opens one later asks again."""
         for name, entry in self.manifest.files.items():
             _check_file(self.directory, name, entry)
 

@@ -7,8 +7,7 @@ D hidden, H heads, G key and value heads, K = d_k, V = d_v.
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -114,17 +113,7 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms = NO_TERMS
     ) -> tuple[Tensor, HeadOutputs]:
-        """Attention within each text of a packed batch.
-
-        Args:
-            hidden: [T, D], the real tokens.
-            tokens: their places in the batch.
-            request: the outputs asked of the heads, and the gates on them.
-            terms: what positions change here.
-
-        Returns:
-            [T, D] to be added to the residual stream, and the heads' own outputs.
-        """
+        """Attention within each text of a packed batch, [T, D] -> [T, D], and the heads' own outputs."""
         if not self.num_heads:
             return self.output_bias.expand_as(hidden), no_heads(hidden, request)
         query = _norm_and_turn(self.query(hidden), self.num_heads, self.query_norm, terms)  # [T, H*K]
@@ -198,24 +187,8 @@ def no_heads(hidden: Tensor, request: LayerRequest) -> HeadOutputs:
     return HeadOutputs(hidden.new_zeros(0, 0, 0, 0), None if request.value_norms is None else hidden.new_zeros(0, 0, 0))
 
 
-class _Heads(Protocol):
-    """What `attend` reads of the module whose heads attend; as of `MultiHeadAttention`."""
-
-    num_heads: int
-    scale: float
-    implementation: Implementation
-
-    @property
-    def attended_heads(self) -> int: ...
-
-    @property
-    def null_context(self) -> Tensor | None: ...
-
-    def output_factor(self) -> Tensor: ...
-
-
 def attend(
-    heads: _Heads,
+    heads: Any,
     projected: tuple[Tensor, Tensor, Tensor],
     tokens: Packing,
     request: LayerRequest,
@@ -223,8 +196,9 @@ def attend(
 ) -> tuple[Tensor, HeadOutputs]:
     """Attention within each text of a packed batch, between the projections.
 
-    `projected` are queries [T, H*K], keys [T, G*K] and values [T, G*V] of `attended_heads` G; queries and keys are
-    turned already. Gives the context [T, H*V], each head multiplied by its gate, and the heads' own outputs.
+    `heads` is a `MultiHeadAttention`, or a module with what is read of one here. `projected` are queries [T, H*K], keys
+    [T, G*K] and values [T, G*V] of `attended_heads` G; queries and keys are turned already. Gives the context
+    [T, H*V], each head multiplied by its gate, and the heads' own outputs.
     """
     query, key, value = map(tokens.pad, projected)
     context, weights = IMPLEMENTATIONS[heads.implementation](
@@ -337,9 +311,11 @@ def onnx_attention(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
     return context, weights
 
 
-IMPLEMENTATIONS: Mapping[Implementation, AttentionImplementation] = MappingProxyType(
-    {"eager": eager_attention, "sdpa": sdpa_attention, "onnx": onnx_attention}
-)
+IMPLEMENTATIONS: Mapping[Implementation, AttentionImplementation] = {
+    "eager": eager_attention,
+    "sdpa": sdpa_attention,
+    "onnx": onnx_attention,
+}
 
 
 def merge_heads(x: Tensor) -> Tensor:

@@ -71,10 +71,8 @@ class EncoderConfig:
         activation: feed-forward non-linearity.
         gated: `down(activation(gate(x)) * up(x))` instead of `down(activation(up(x)))`: GeGLU with GELU, SwiGLU with
             SiLU (Shazeer 2020).
-        up_bias: whether the feed-forward's first products have a bias.
-        down_bias: whether its last product has one.
-        attention_bias: whether the query, key and value projections have biases.
-        output_bias: whether the attention's output projection has one.
+        up_bias, down_bias: whether the feed-forward's first products, and its last, have biases.
+        attention_bias, output_bias: whether the query, key and value projections, and attention's output, have them.
         norm: LayerNorm, or RMSNorm (Zhang and Sennrich 2019), which has no bias.
         norm_bias: whether every LayerNorm has a bias.
         norm_eps: epsilon of every norm.
@@ -254,18 +252,20 @@ class EncoderConfig:
         return self.embedding_size
 
     def to_dict(self) -> dict[str, Any]:
-        """The configuration as JSON types; `from_dict` reverses it."""
-        return {name: _as_lists(value) for name, value in asdict(self).items()}
+        """The configuration as JSON writes it; `from_dict` reverses it."""
+        return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "EncoderConfig":
+    def from_dict(cls, data: Mapping[str, Any]) -> "EncoderConfig":
         """Reads what `to_dict` wrote, now or before a field was added: what is absent has its neutral value.
 
         Raises:
             ConfigError: a field is unknown, missing or out of range.
         """
-        known = {field.name for field in fields(cls)}
-        data = _rename_older(data)
+        known, data = {field.name for field in fields(cls)}, dict(data)
+        if "projection" in data and "projections" not in data:  # there was one once
+            one = data.pop("projection")
+            data["projections"] = [] if one is None else [one]
         if unknown := sorted(set(data) - known):
             raise ConfigError(f"unknown fields {', '.join(unknown)}: this version knows {', '.join(sorted(known))}")
         try:
@@ -275,25 +275,7 @@ class EncoderConfig:
             raise ConfigError(f"incomplete encoder configuration: {error}") from error
 
 
-def _as_lists(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _as_lists(item) for name, item in value.items()}
-    return [_as_lists(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _rename_older(data: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON types of an `EncoderConfig` in the names of this version: there was one `projection` once."""
-    renamed = dict(data)
-    if "projection" in renamed:
-        one = renamed.pop("projection")
-        if renamed.get("projections") and one is not None:
-            raise ConfigError("projection and projections: give the second only")
-        renamed["projections"] = renamed.get("projections", []) if one is None else [one]
-    return renamed
-
-
 def _check_heads(config: EncoderConfig) -> None:
-    """Every layer has a number of heads, and as many key and value heads as can be shared out among them."""
     if not 1 <= len(config.num_heads) <= MOST_LAYERS:
         found = f"has {len(config.num_heads)} layers" if config.num_heads else "is empty"
         raise ConfigError(f"num_heads {found}: give one head count a layer, from 1 to {MOST_LAYERS} layers")
@@ -320,7 +302,6 @@ def _check_groups(config: EncoderConfig, layer: int, heads: int, shared: int) ->
 
 
 def _check_positions(config: EncoderConfig) -> None:
-    """Positions inside attention have what they need, and local layers a window."""
     table = config.max_positions * max(
         config.d_k if config.attention_positions == "rotary" else 0,
         config.hidden_size if config.positions == "sinusoidal" else 0,
@@ -351,7 +332,6 @@ def _check_positions(config: EncoderConfig) -> None:
 
 
 def _check_disentangled(config: EncoderConfig) -> None:
-    """Disentangled positions have their terms and an even table, and go with nothing else."""
     if (config.attention_positions == "disentangled") != bool(config.position_scores):
         raise ConfigError("position_scores and disentangled attention_positions belong together: give both or neither")
     if config.position_scores:
@@ -381,7 +361,6 @@ def _check_kept_heads(config: EncoderConfig) -> None:
 
 
 def _check_value_stream(config: EncoderConfig) -> None:
-    """What happens to values on their way: dropout, and shares of the first layer's."""
     if not is_number(config.head_dropout) or not 0 <= config.head_dropout < 1:
         raise ConfigError(f"head_dropout is {config.head_dropout!r}: expected a share of at least 0 and below 1")
     if config.learned_value_residual and not config.value_residual:
@@ -398,7 +377,6 @@ def _check_value_stream(config: EncoderConfig) -> None:
 
 
 def _check_shared_layers(config: EncoderConfig) -> None:
-    """Layers that share weights have shapes that allow it, and name the first of them."""
     if not config.shared_layers:
         return
     firsts = config.shared_layers
@@ -418,7 +396,6 @@ def _check_shared_layers(config: EncoderConfig) -> None:
 
 
 def _check_task(config: EncoderConfig) -> None:
-    """A task is a known one and comes with its settings."""
     expected = SETTINGS.get(config.task, type(None))
     if not isinstance(config.task_settings, expected):
         raise ConfigError(
@@ -433,7 +410,6 @@ def _check_task(config: EncoderConfig) -> None:
 
 
 def _check_expansion(config: EncoderConfig, expansion: QueryExpansion) -> None:
-    """Expansion tokens are known ones, fit into the network, and see a token of the text."""
     require("query_expansion.token_id", expansion.token_id, minimum=0, maximum=config.vocab_size - 1)
     require("query_expansion.length", expansion.length, minimum=1, maximum=config.max_positions)
     if config.window is not None and not expansion.attend and expansion.length > config.window + 1:

@@ -7,7 +7,6 @@ describe are in `model.tasks`.
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeGuard, get_args, get_origin
 
 from model.json_types import read_object
@@ -33,12 +32,6 @@ def require(name: str, value: object, *, minimum: int, maximum: int = LARGEST) -
         )
 
 
-def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """One of a few names."""
-    if value not in allowed:
-        raise ConfigError(f"{name} is {value!r}: expected one of {', '.join(allowed)}")
-
-
 def is_number(value: object) -> TypeGuard[float]:
     """Finite, and no whole number that a float cannot hold."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -61,8 +54,8 @@ def _check(name: str, value: Any, kind: Any) -> None:
         require(name, value, minimum=inner[1])
     elif kind == Positive and (not is_number(value) or value <= 0):
         raise ConfigError(f"{name} is {value!r:.100}: expected a positive number")
-    elif outer is Literal:
-        require_choice(name, value, inner)
+    elif outer is Literal and value not in inner:
+        raise ConfigError(f"{name} is {value!r}: expected one of {', '.join(inner)}")
     elif kind is bool and not isinstance(value, bool):
         raise ConfigError(f"{name} is {value!r:.100}: expected true or false")
     elif outer is tuple:
@@ -132,15 +125,13 @@ Precision = Literal["fp32", "fp16", "bf16", "int8"]  # of an artifact
 Task = Literal["embedding", "classification", "token_classification", "sparse", "multi_vector"]
 ScoreActivation = Literal["identity", "sigmoid", "softmax"]
 
-OUTPUT_NAMES: Mapping[Task, str] = MappingProxyType(
-    {
-        "embedding": "pooled",
-        "classification": "logits",
-        "token_classification": "token_logits",
-        "sparse": "sparse",
-        "multi_vector": "token_vectors",
-    }
-)
+OUTPUT_NAMES: Mapping[Task, str] = {
+    "embedding": "pooled",
+    "classification": "logits",
+    "token_classification": "token_logits",
+    "sparse": "sparse",
+    "multi_vector": "token_vectors",
+}
 """The name of the graph output that each task is for."""
 
 
@@ -244,27 +235,23 @@ class MultiVectorSettings:
     residual: bool = False
     hidden_layers: tuple[Projection, ...] = ()
     skipped_ids: tuple[Count, ...] = ()
-    skipped_in: tuple[str, ...] = ("document",)
+    skipped_in: tuple[Literal["query", "document"], ...] = ("document",)
     query_length: Size | None = None
     document_length: Size | None = None
     query_expansion: QueryExpansion | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for kind in self.skipped_in:
-            require_choice("skipped_in", kind, ("query", "document"))
 
 
 TaskSettings = ClassificationSettings | SparseSettings | MultiVectorSettings
 
-SETTINGS: Mapping[str, type[TaskSettings]] = MappingProxyType(
-    {
-        "classification": ClassificationSettings,
-        "token_classification": ClassificationSettings,
-        "sparse": SparseSettings,
-        "multi_vector": MultiVectorSettings,
-    }
-)
+SETTINGS: Mapping[str, type[TaskSettings]] = {
+    "classification": ClassificationSettings,
+    "token_classification": ClassificationSettings,
+    "sparse": SparseSettings,
+    "multi_vector": MultiVectorSettings,
+}
 
 
 def read_settings(task: object, data: Mapping[str, Any] | None) -> TaskSettings | None:

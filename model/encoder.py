@@ -168,9 +168,8 @@ class Encoder(nn.Module):
     def set_dropout(self, *, hidden: float = 0.0, heads: float = 0.0) -> "Encoder":
         """Sets what training leaves out from now on, and returns the encoder; evaluation leaves out nothing.
 
-        Args:
-            hidden: share of the values behind the embeddings, each attention and each feed-forward.
-            heads: share of the heads, instead of the configuration's.
+        The share of `hidden` values is behind the embeddings, each attention and each feed-forward; that of `heads`
+        takes the place of the configuration's.
         """
         for module in self.modules():
             if isinstance(module, Dropout):
@@ -205,9 +204,6 @@ class Encoder(nn.Module):
             norm_layers: bool [L], the layers whose value norms are computed; None for none.
             seen_lengths: int64 [B], tokens a row whose keys are seen, if not all are: the tokens after them read the
                 others and are read by none, as tokens of a query's expansion are.
-
-        Returns:
-            See `EncoderOutput`.
         """
         if attention_layers is None:
             attention_layers = torch.zeros(len(self.layers), dtype=torch.bool, device=input_ids.device)
@@ -227,19 +223,14 @@ class Encoder(nn.Module):
         return EncoderOutput(self.task_layers(encoded), encoded.last_hidden_state, weights, norms)
 
     def _requests(
-        self,
-        attention_layers: Tensor,
-        norm_layers: Tensor | None,
-        head_gates: Tensor | None,
-        first_values: Tensor | None,
+        self, attention_layers: Tensor, norm_layers: Tensor | None, gates: Tensor | None, first_values: Tensor | None
     ) -> list[LayerRequest]:
-        """What is asked of each layer."""
         norms = [None] * len(self.layers) if norm_layers is None else torch.split(norm_layers, 1)
         return [
             LayerRequest(
                 weights=wanted,
                 value_norms=norms[layer],
-                head_gates=head_gates,
+                head_gates=gates,
                 first_head=self.config.head_span(layer).start,
                 first_values=first_values if layer else None,
                 values=None if layer else first_values,

@@ -21,12 +21,7 @@ class JsonTypeError(Exception):
 
 
 def read_object(data: Any, kind: type[T], name: str) -> T:
-    """An object of JSON as a dataclass; one that has `from_dict` reads itself.
-
-    Args:
-        data: what was read.
-        kind: the dataclass.
-        name: of the field that holds the object.
+    """An object of JSON, in a field of this name, as a dataclass; one that has `from_dict` reads itself.
 
     Raises:
         JsonTypeError: as above, or it is no object.
@@ -40,11 +35,7 @@ def read_object(data: Any, kind: type[T], name: str) -> T:
 
 
 def read_fields(data: Mapping[str, Any], kind: type, name: str = "") -> dict[str, Any]:
-    """The values of a dataclass's fields; those that have a default may be absent. `name` is empty at the top.
-
-    Raises:
-        JsonTypeError: as above.
-    """
+    """The values of a dataclass's fields; those that have a default may be absent. `name` is empty at the top."""
     known = {field.name: field for field in fields(kind)}
     inside = f"{name}." if name else ""
     if unknown := sorted(set(data) - set(known)):
@@ -56,11 +47,7 @@ def read_fields(data: Mapping[str, Any], kind: type, name: str = "") -> dict[str
 
 
 def read_value(value: Any, kind: Any, name: str) -> Any:
-    """A value of JSON as an annotation has it: a scalar, `tuple`, `Mapping`, dataclass, `Any`, or one of these or None.
-
-    Raises:
-        JsonTypeError: it is of another type.
-    """
+    """A value of JSON as an annotation has it: scalar, `tuple`, `Mapping`, dataclass, `Any`, or one of them or None."""
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     outer, inner = get_origin(kind), get_args(kind)

@@ -1,7 +1,6 @@
 """Layers that treat every token alike: activations, feed-forward, norms, and dropout in training."""
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -10,16 +9,14 @@ from torch.nn import functional
 from model.config import Activation, EncoderConfig, Norm
 from model.config_parts import LayerActivation
 
-ACTIVATIONS: Mapping[LayerActivation, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {
-        "identity": lambda x: x,
-        "gelu": functional.gelu,
-        "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-        "relu": functional.relu,
-        "silu": functional.silu,
-        "tanh": torch.tanh,
-    }
-)
+ACTIVATIONS: Mapping[LayerActivation, Callable[[Tensor], Tensor]] = {
+    "identity": lambda x: x,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu": functional.relu,
+    "silu": functional.silu,
+    "tanh": torch.tanh,
+}
 
 
 class FeedForward(nn.Module):

@@ -260,7 +260,8 @@ class AttentionPositions(nn.Module):
             return terms, terms
         if self.rotary is None and self.bias is None and self.window is None and not self.causal:
             return PositionTerms(), PositionTerms()
-        positions, offsets = tokens.positions(), _offsets(tokens)
+        places = torch.arange(tokens.real.shape[1], device=tokens.real.device)
+        positions, offsets = tokens.positions(), places - places[:, None]  # [T]; key minus query, [S, S]
         bias = None if self.bias is None else self.bias(offsets)
         if self.causal:
             bias = _hiding(offsets > 0, bias, dtype)
@@ -278,12 +279,6 @@ def _block_window(config: EncoderConfig) -> Window | None:
     if config.attention_positions in {"alibi", "relative"}:
         return None
     return Window(config.window, 0 if config.causal else config.window)
-
-
-def _offsets(tokens: Packing) -> Tensor:
-    """Key position minus query position, int64 [S, S]."""
-    places = torch.arange(tokens.real.shape[1], device=tokens.real.device)
-    return places - places[:, None]
 
 
 def _hiding(hidden: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:

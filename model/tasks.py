@@ -5,7 +5,6 @@ The service normalises and truncates what comes out, a request at a time.
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -176,15 +175,13 @@ class MultiVectorLayers(nn.Module):
         return encoded.tokens.pad(self.layers(encoded.hidden))
 
 
-TASKS: Mapping[Task, Callable[[EncoderConfig], nn.Module]] = MappingProxyType(
-    {
-        "embedding": EmbeddingLayers,
-        "classification": ClassificationLayers,
-        "token_classification": TokenClassificationLayers,
-        "sparse": SparseLayers,
-        "multi_vector": MultiVectorLayers,
-    }
-)
+TASKS: Mapping[Task, Callable[[EncoderConfig], nn.Module]] = {
+    "embedding": EmbeddingLayers,
+    "classification": ClassificationLayers,
+    "token_classification": TokenClassificationLayers,
+    "sparse": SparseLayers,
+    "multi_vector": MultiVectorLayers,
+}
 PER_TOKEN: frozenset[Task] = frozenset({"multi_vector", "token_classification"})
 """Tasks whose output is [B, S, ...], of which only real tokens count; the others' is [B, ...]."""
 
@@ -193,7 +190,7 @@ def mean_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
     """Mean over the real tokens of `hidden [B, S, D]` -> [B, D]; 0 for a row of length 0."""
     # A product, not a masked sum: [B, 1, S] @ [B, S, D] adds the tokens in order, and padding adds exact zeros.
     wide = torch.promote_types(hidden.dtype, torch.float32)  # float16 overflows on the sum over a long text
-    total = _real_tokens(hidden, lengths).to(wide).transpose(1, 2) @ hidden.to(wide)
+    total = real_tokens(lengths, hidden.shape[1])[:, :, None].to(wide).transpose(1, 2) @ hidden.to(wide)
     return (total.squeeze(1) / lengths.clamp(min=1)[:, None].to(wide)).to(hidden.dtype)
 
 
@@ -205,7 +202,8 @@ def cls_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
 
 def max_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
     """Largest value of each dimension over the real tokens, [B, D]."""
-    return hidden.masked_fill(~_real_tokens(hidden, lengths), torch.finfo(hidden.dtype).min).amax(dim=1)
+    real = real_tokens(lengths, hidden.shape[1])[:, :, None]
+    return hidden.masked_fill(~real, torch.finfo(hidden.dtype).min).amax(dim=1)
 
 
 def last_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
@@ -214,11 +212,9 @@ def last_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
     return hidden.gather(1, index).squeeze(1)
 
 
-POOLINGS: Mapping[Pooling, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {"mean": mean_pooling, "cls": cls_pooling, "max": max_pooling, "last": last_pooling}
-)
-
-
-def _real_tokens(hidden: Tensor, lengths: Tensor) -> Tensor:
-    """True where a token is real, [B, S, 1]."""
-    return real_tokens(lengths, hidden.shape[1])[:, :, None]
+POOLINGS: Mapping[Pooling, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": mean_pooling,
+    "cls": cls_pooling,
+    "max": max_pooling,
+    "last": last_pooling,
+}

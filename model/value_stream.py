@@ -181,12 +181,8 @@ def _emit_gated(
     context: Tensor, tokens: Packing, request: LayerRequest, null_context: Tensor | None, num_heads: int
 ) -> Tensor:
     """Emits the local function that packs, and multiplies by gates only if they are given."""
-    inputs = [
-        context.flatten(0, 1),
-        tokens.packed,
-        request.head_gates,
-        null_context_or_zeros(null_context, context, num_heads),
-    ]
+    null_context = null_context_or_zeros(null_context, context, num_heads)
+    inputs = [context.flatten(0, 1), tokens.packed, request.head_gates, null_context]
     packed: Tensor = torch.onnx.ops.symbolic(
         f"{FUNCTIONS_DOMAIN}::{GATED_OP}",
         inputs,
@@ -205,17 +201,14 @@ def null_context_or_zeros(null_context: Tensor | None, like: Tensor, num_heads: 
 
 
 def value_norms(value: Tensor, null_context: Tensor | None, factor: Tensor, wanted: Tensor) -> Tensor:
-    """||f(x_j)|| of every token and head.
+    """||f(x_j)|| of every token and head, [B, H, S], padded tokens anything; [0, H, 0] where not `wanted`, bool [1].
 
     Args:
         value: [B, S, G*V], what attention weighs, for G value heads of as many query heads each.
-        null_context: [H*V], the value that adds nothing, where a bias or an offset was folded out; None for 0.
+        null_context: as of `pack_gated`.
         factor: [H, V, R], each head's rows of the output projection, or anything that makes vectors of the same length
             (`reduced_factor`).
-        wanted: bool [1].
-
-    Returns:
-        [B, H, S], padded tokens anything; [0, H, 0] where not wanted.
+        wanted: whether to compute them.
     """
     if torch.onnx.is_in_onnx_export():
         return _emit_norms(value, null_context, factor, wanted)

@@ -53,9 +53,6 @@ def encode(
     """Encodes texts by `Engine.encode`'s options and writes them, a portion at a time; says how many were cut.
 
     Without a model it is the default one, without an output JSON lines on standard output.
-
-    Raises:
-        ArtifactError, InputError, OutputError, ServiceError: see there.
     """
     bound_heap()
     if output is not None and output.lower().endswith(".npy") and source.fields.id is not None:

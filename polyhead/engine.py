@@ -24,6 +24,7 @@ from weakref import WeakValueDictionary
 from numpy.typing import NDArray
 
 from model.artifact import Manifest
+from model.config_parts import Precision
 from service.answers.explained import Explained, ExplainedScore
 from service.answers.scores import Labelled, Ranked, labelled, rank, zero_shot_labels
 from service.errors import Invalid
@@ -66,7 +67,6 @@ from service.tokenization.inputs import Inputs as ReadInputs
 CLOSE_SECONDS = 30.0
 
 Provider = Literal["cpu", "cuda"]
-Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Origin = tuple[str, int, Provider]
 """What an engine was loaded from, and how."""
 
@@ -212,8 +212,7 @@ class Engine:
     def tokenize(self, texts: Texts) -> list[Tokens]:
         """How the model reads texts: their tokens, special ones included, and the ids that `encode` takes instead.
 
-        Args:
-            texts: a text, or any number of texts; what the model does not read of a long one is cut off.
+        What the model does not read of a long text is cut off.
         """
         _, given = read_call(texts, None, {})
         name_tokens = self._runner.tokenizer.tokens
@@ -221,13 +220,7 @@ class Engine:
         return [Tokens(one.input_ids.tolist(), name_tokens(one), list(one.offsets or ())) for one in read]
 
     def explain(self, a: str, b: str, **options: Unpack[ExplainOptions]) -> Explained:
-        """Says why two texts are similar: what each pair of their tokens adds to it.
-
-        Args:
-            a: a text.
-            b: another.
-            **options: those of `POST /explain`.
-        """
+        """Says why two texts are similar: what each pair of their tokens adds to it; options as of `POST /explain`."""
         request = read_explain_call(a, b, options)
         if request.through == "network":
             require_task(self.manifest, "embedding")
@@ -235,12 +228,9 @@ class Engine:
         return self._calls.result(lambda: explain_texts(self._runner, plan))
 
     def explain_score(self, a: str, b: str | None = None, **options: Unpack[ExplainScoreOptions]) -> ExplainedScore:
-        """Says what each input token adds to the logits of a classifier, or of a token, through every layer.
+        """Says what each token of a text or pair adds to a classifier's logits, or a token's, through every layer.
 
-        Args:
-            a: a text, or the first of a pair.
-            b: the second of the pair.
-            **options: truncate; of a model that labels tokens `at`, a character of `a` whose token it is.
+        Options are `truncate` and, of a model that labels tokens, `at`: a character of `a` whose token it is.
         """
         require_task(self.manifest, "classification", "token_classification")
         plan = plan_explaining(read_explain_call(a, b, {**options, "through": "network"}), self.manifest)
@@ -251,11 +241,8 @@ class Engine:
     ) -> Float32Array:
         """One score a document, float32 [N]: a cross-encoder's own, the cosine of two embeddings, or MaxSim.
 
-        Args:
-            queries: a text for all documents, or one for each.
-            documents: any number of texts.
-            progress: as of `encode`.
-            **options: raw_scores, truncate, max_tokens_per_doc and head_mask, as of `POST /rerank`.
+        `queries` are a text for all documents, or one for each. Options are raw_scores, truncate, max_tokens_per_doc
+        and head_mask, as of `POST /rerank`.
         """
         scoring = read_score_call(queries, documents, options)
         return self._calls.result(lambda: score_all(self._runner, scoring, progress))[0]
@@ -270,15 +257,9 @@ class Engine:
         attention: AttentionOptions | None = None,
         **options: Unpack[ScoreOptions],
     ) -> list[Ranked]:
-        """Documents in the order of their scores, best first.
+        """Documents in the order of their scores, best first; only the best `top_n`, if that is given.
 
-        Args:
-            query: what they are compared with.
-            documents: any number of texts.
-            top_n: only the best N.
-            progress: as of `encode`.
-            attention: of a cross-encoder, as of `POST /rerank`.
-            **options: those of `score`.
+        `attention`, of a cross-encoder, is as of `POST /rerank`; other options are those of `score`.
         """
         scoring, most = read_rerank_call(query, documents, {**options, "top_n": top_n, "attention": attention})
         scores, maps = self._calls.result(lambda: score_all(self._runner, scoring, progress))
@@ -292,14 +273,7 @@ class Engine:
         progress: Progress | None = None,
         **options: Unpack[ClassifyOptions],
     ) -> list[list[dict[str, Any]]]:
-        """A classifier's `{"score", "label"}` of every label, best first, for each input.
-
-        Args:
-            inputs: a text, or any number of texts.
-            pairs: instead of inputs, two texts each.
-            progress: as of `encode`.
-            **options: those of `encode` that go with texts.
-        """
+        """A classifier's `{"score", "label"}` of every label, best first, for each text or pair, as of `encode`."""
         encoded = self._encode(*read_classify_call(inputs, pairs, options, self.manifest), progress)
         return [labelled(scores, encoded.labels) for scores in encoded.scores]
 
@@ -313,11 +287,8 @@ class Engine:
     ) -> list[list[dict[str, Any]]]:
         """What a token classifier finds in each text: label, score, word, and its place in characters.
 
-        Args:
-            inputs: a text, or any number of texts.
-            progress: as of `encode`.
-            truncate: as of `encode`; None reads long texts in windows that overlap.
-            **options: `entities` of `POST /encode`.
+        `truncate` is as of `encode`; None reads long texts in windows that overlap. Options are `entities` of
+        `POST /encode`.
         """
         asked: dict[str, Any] = {"entities": options}
         asked |= {"long_texts": "windows"} if truncate is None else {"truncate": truncate}
@@ -334,12 +305,8 @@ class Engine:
     ) -> list[Labelled]:
         """Labels that the model was not trained for, and their scores, best first, of each text.
 
-        Args:
-            inputs: a text, or any number of texts.
-            labels: to choose from.
-            hypothesis_template: as of `POST /zero-shot`, which says what scores are of which model.
-            multi_label: whether labels do not exclude each other.
-            progress: as of `encode`.
+        `POST /zero-shot` says what scores are of which model, and what a template is. With `multi_label` labels do not
+        exclude each other.
         """
         options = {"hypothesis_template": hypothesis_template, "multi_label": multi_label}
         plan = read_zero_shot_call(inputs, labels, options).plan(self.manifest)
@@ -350,9 +317,8 @@ class Engine:
     def close(self, timeout: float = CLOSE_SECONDS) -> bool:
         """Finishes queued texts and ends the threads; False if that took longer than `timeout` seconds.
 
-        A call not wholly queued yet fails with `NotReady`.
-
-        In a forked process it does nothing: the threads, and whatever they hold, are the parent's.
+        A call not wholly queued yet fails with `NotReady`. In a forked process it does nothing: the threads, and
+        whatever they hold, are the parent's.
         """
         if not self._calls.is_of_this_process:
             return True

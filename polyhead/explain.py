@@ -26,11 +26,7 @@ def explain(
     top: int,
     as_json: bool,
 ) -> None:
-    """Prints the largest terms of a similarity or a logit, or every one as JSON; says which texts were cut.
-
-    Raises:
-        InputError: a model that compares two texts was given one.
-    """
+    """Prints the largest terms of a similarity or a logit, or every one as JSON; says which texts were cut."""
     given: dict[str, Any] = {} if at is None else {"at": at}
     explained: Explained | ExplainedScore
     with load_engine(model) as engine:

@@ -27,7 +27,14 @@ def info(directory: Path, *, as_json: bool) -> None:
 def verify(directory: Path) -> None:
     """Hashes every file and loads the graph; says that all is well, or raises `ArtifactError`."""
     artifact = Artifact.open(directory)
-    _load(artifact)
+    try:
+        longest = artifact.manifest.max_sequence_length
+        Tokenizer.load(artifact.path(TOKENIZER), longest, threads=1).close()
+        load_backend(artifact, workers=1, intra_op_threads=1, provider="cpu").close()
+    except ArtifactError:
+        raise
+    except Exception as error:  # whatever a library raises: the artifact cannot be used
+        raise ArtifactError(f"{directory} does not load: {one_line(error)}") from error
     write(f"{directory}: {len(artifact.manifest.files)} files as the manifest says, the graph loads\n")
 
 
@@ -65,14 +72,3 @@ def _without(removed: Mapping[str, Any]) -> str:
         "layers": len(removed.get("layers", ())),
     }
     return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
-
-
-def _load(artifact: Artifact) -> None:
-    try:
-        longest = artifact.manifest.max_sequence_length
-        Tokenizer.load(artifact.path(TOKENIZER), longest, threads=1).close()
-        load_backend(artifact, workers=1, intra_op_threads=1, provider="cpu").close()
-    except ArtifactError:
-        raise
-    except Exception as error:  # whatever a library raises: the artifact cannot be used
-        raise ArtifactError(f"{artifact.directory} does not load: {one_line(error)}") from error

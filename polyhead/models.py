@@ -92,22 +92,13 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The form of a model, the use of the cores and, if sizes were tried, of batches that `polyhead tune` chose."""
+    """The form of a model and the service's settings of cores and batches that `polyhead tune` chose."""
 
     processor: str
     cores: int
     precision: str
     engine: str | None
-    processes: int
-    workers: int
-    intra_op_threads: int
-    max_batch_tokens: int | None = None
-
-    @property
-    def layout(self) -> dict[str, int]:
-        """The settings of the service."""
-        found = {name: getattr(self, name) for name in ("processes", "workers", "intra_op_threads", "max_batch_tokens")}
-        return {name: value for name, value in found.items() if value is not None}
+    layout: dict[str, int]
 
 
 def keep_tuned(model: Path, tuned: Tuned) -> None:
@@ -186,7 +177,7 @@ def exported(wanted: Wanted) -> Path:
     """The artifact of a model, exported unless the cache has it; two processes share one export.
 
     Raises:
-        SourceError: the model cannot be had, or its export failed.
+        SourceError: the model cannot be had, the cache not be written to, or the export failed.
     """
     known = _known_revision(wanted)
     if known is not None and (found := _place(wanted, known)).is_dir():
@@ -225,11 +216,7 @@ def cached_artifacts() -> list[Path]:
 
 
 def clear_cache(names: list[str]) -> list[Path]:
-    """Removes artifacts of these names from the cache, or all; returns the removed names.
-
-    Raises:
-        ArtifactError: the cache holds nothing of such a name.
-    """
+    """Removes artifacts of these names from the cache, or all; refuses a name that it does not hold."""
     found = {path.name: path for path in cached_artifacts()}
     if unknown := sorted(set(names) - set(found)):
         raise ArtifactError(f"{cache_folder()} holds no {unknown[0]}: `polyhead cache` lists what it holds")
@@ -284,11 +271,7 @@ def _version(package: str) -> str | None:
 
 @contextmanager
 def _alone(target: Path) -> Iterator[None]:
-    """Holds the lock of an artifact's name, waiting for whoever exports it.
-
-    Raises:
-        SourceError: the cache cannot be written to.
-    """
+    """Holds the lock of an artifact's name, waiting for whoever exports it."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         opened = (target.parent / f".{target.name}.lock").open("w")

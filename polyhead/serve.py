@@ -38,11 +38,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_and_export(arguments: list[str]) -> Settings:
-    """The settings to serve with, once their model is an artifact.
-
-    Raises:
-        ArtifactError, SourceError: the model cannot be had.
-    """
+    """The settings to serve with, once their model is an artifact."""
     flags = argparse.ArgumentParser(PROGRAM, add_help=False, allow_abbrev=False)
     _add_export_flags(flags)
     chosen, rest = flags.parse_known_args(arguments)

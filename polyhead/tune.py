@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from importlib.util import find_spec
@@ -66,9 +66,14 @@ class Layout:
         return cores if self.max_batch_tokens is None else f"{cores}, batches of {self.max_batch_tokens} tokens"
 
     @property
+    def settings(self) -> dict[str, int]:
+        """The service's settings that make it."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
     def variables(self) -> dict[str, str]:
-        """The settings that make it, as environment variables."""
-        return {f"POLYHEAD_{name.upper()}": str(value) for name, value in asdict(self).items() if value is not None}
+        """The same as environment variables."""
+        return {f"POLYHEAD_{name.upper()}": str(value) for name, value in self.settings.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +118,6 @@ def tune(
 
     Sizes of batches are tried in the fastest way of each form. What is best for each model at `kept`, if that is named,
     `polyhead serve` then takes.
-
-    Raises:
-        ArtifactError, SourceError: a model cannot be had in any form.
-        NotMeasured: a server did not start, or refused a request.
     """
     found = {model: forms(model) for model in models}
     manifests = {artifact: Artifact.open(artifact).manifest for made in found.values() for artifact in made}
@@ -132,17 +133,13 @@ def tune(
         best = choose([one for one in measured if one.artifact in made])
         manifest = manifests[best.artifact]
         engine = OPENVINO if manifest.engine == OPENVINO else None
-        keep_tuned(model, Tuned(processor_name(), cores, manifest.precision, engine, *astuple(best.layout)))
+        keep_tuned(model, Tuned(processor_name(), cores, manifest.precision, engine, best.layout.settings))
         where = f"{cores} core{'' if cores == 1 else 's'} of this machine"
         say(f"`polyhead serve {model}` takes these settings for {kept} from now on, if it may use {where}")
 
 
 def forms(model: Path) -> list[Path]:
-    """The artifacts to compare: the model itself if it is one, else its exports for this processor.
-
-    Raises:
-        SourceError: none could be made.
-    """
+    """The artifacts to compare: the model itself if it is one, else its exports for this processor."""
     if is_artifact(model):
         return [model]
     named = name_to_export(model)
@@ -265,13 +262,9 @@ def _divisors(number: int) -> list[int]:
 
 @contextmanager
 def served(model: Path, layout: Layout, cores: frozenset[int] | None = None) -> Iterator[tuple[tuple[str, int], int]]:
-    """Serves a model on a free port of this machine while the context lasts; settings besides are the environment's.
+    """Serves a model on a free port of this machine, whose address and process are given; it may not become ready.
 
-    Yields:
-        Its address and port, and the id of its process.
-
-    Raises:
-        NotMeasured: it did not become ready.
+    Settings besides the layout are the environment's.
     """
     command = [sys.executable, "-m", "polyhead", "serve", "--model", str(model), "--host", "127.0.0.1", "--port", "0"]
     left_out = {f"POLYHEAD_{name}" for name in NOT_MEASURED}

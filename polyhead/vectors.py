@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
@@ -21,13 +20,9 @@ Write = Callable[[Sequence[Row], Encoded], None]
 
 
 def open_output(target: str | None) -> AbstractContextManager[Write]:
-    """A function that writes a portion of texts and vectors [n, D]; call it any number of times.
+    """A function that writes a portion of texts and vectors [n, D] to a file; call it any number of times.
 
-    Args:
-        target: path that ends in `.npy`, `.parquet` or `.jsonl`; None is JSON lines on standard output.
-
-    Raises:
-        OutputError: another ending, a folder, or none to write into.
+    None is JSON lines on standard output. `OutputError`: another ending, a folder, or none to write into.
     """
     if target is None:
         return _on_standard_output()
@@ -83,7 +78,6 @@ def _texts_of(row: Row) -> dict[str, str]:
 
 
 def _column(encoded: Encoded) -> str:
-    """What a row of the results is called."""
     return "embedding" if encoded.kind == "embeddings" else encoded.kind
 
 
@@ -154,6 +148,8 @@ def _to_parquet(file: IO[bytes]) -> Iterator[Write]:
         yield write_rows
 
 
-WRITERS: Mapping[str, Callable[[IO[bytes]], AbstractContextManager[Write]]] = MappingProxyType(
-    {".npy": _to_npy, ".parquet": _to_parquet, ".jsonl": _to_lines}
-)
+WRITERS: Mapping[str, Callable[[IO[bytes]], AbstractContextManager[Write]]] = {
+    ".npy": _to_npy,
+    ".parquet": _to_parquet,
+    ".jsonl": _to_lines,
+}

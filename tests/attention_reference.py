@@ -15,11 +15,7 @@ def transformed(
 ) -> list[Array]:
     """[maps, queries, keys] of each layer that a request's `attention` is answered with, before `top_k`.
 
-    Args:
-        attentions: of every layer, [H, n, n].
-        options: the request's `attention`; layers and heads are counted from 0.
-        special: [n], which tokens the tokenizer added.
-        word_ids: [n].
+    `attentions` are every layer's, [H, n, n]; `special` [n] are the tokens that the tokenizer added.
     """
     heads, rolls_out = options.get("heads", "all"), options.get("reduce") == "rollout"
     layers = "all" if rolls_out else options.get("layers", "last")

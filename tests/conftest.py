@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import importlib
 import inspect
 import json
 import os
@@ -197,14 +198,14 @@ def engine_artifact(request: pytest.FixtureRequest, default_artifact: Path) -> P
     return kept("default-openvino", surroundings, lambda path: for_openvino(default_artifact, path, "bf16"))
 
 
-def _drawn(name: str, make: str, **options: Any) -> Any:
+def _drawn(name: str, make: str, module: str = "tests.task_artifacts", **options: Any) -> Any:
     """A fixture of a randomly initialised network's folder and artifact; do not change them."""
 
     @pytest.fixture(scope="session", name=name)
     def made() -> "TaskArtifact":
-        from tests import task_artifacts
+        from tests.task_artifacts import kept_artifact
 
-        return task_artifacts.kept_artifact(name, getattr(task_artifacts, make), **options)
+        return kept_artifact(name, getattr(importlib.import_module(module), make), **options)
 
     return made
 
@@ -219,13 +220,8 @@ multi_vector_encoder = _drawn("multi_vector_encoder", "make_multi_vector")
 expanding_encoder = _drawn("expanding_encoder", "make_multi_vector", expansion=12)
 
 
-@pytest.fixture(scope="session")
-def yes_no_reranker() -> "TaskArtifact":
-    """A randomly initialised language model that says yes or no: causal, with grouped queries; do not change it."""
-    from tests.task_artifacts import kept_artifact
-    from tests.yes_no import make_yes_no
-
-    return kept_artifact("yes_no", make_yes_no)
+# A language model that says yes or no: causal, with grouped queries.
+yes_no_reranker = _drawn("yes_no_reranker", "make_yes_no", module="tests.yes_no")
 
 
 @pytest.fixture(scope="session")

@@ -38,16 +38,11 @@ def kept(kind: str, parameters: Any, make: Callable[[Path], object]) -> Path:
         with _locked(FOLDER / f"{path.name}.lock"):
             if not path.exists():
                 _remove_unused()
-                _make_whole(path, make)
+                unfinished = path.with_name(f"{path.name}.{os.getpid()}")  # an interrupted run leaves nothing whole
+                make(unfinished)
+                unfinished.rename(path)
     os.utime(path)
     return path
-
-
-def _make_whole(path: Path, make: Callable[[Path], object]) -> None:
-    """Gives the path its name at the end only: an interrupted run leaves nothing that looks finished."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    make(unfinished)
-    unfinished.rename(path)
 
 
 def _remove_unused() -> None:

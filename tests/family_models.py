@@ -21,24 +21,14 @@ Pair = tuple["FamilyModel", PreTrainedModel, Encoder]  # a network, by `transfor
 
 @dataclass(frozen=True)
 class FamilyModel:
-    """One network of a family.
-
-    Attributes:
-        name: of the test.
-        model_type: as config.json says it.
-        settings: what `transformers` is asked to build.
-        tokenizer: a name of `tests.tokenizers.TOKENIZERS`.
-        longest: longest sequence the parity grid uses.
-        spread: standard deviation of its matrices; smaller where products of activations would blow rounding up.
-        auto: the class of `transformers` that builds it.
-    """
+    """One network of a family, as `transformers` is asked to build it."""
 
     name: str
     model_type: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    tokenizer: str = "wordpiece"
-    longest: int = 40
-    spread: float = 0.3
+    tokenizer: str = "wordpiece"  # of `tests.tokenizers.TOKENIZERS`
+    longest: int = 40  # tokens of a text
+    spread: float = 0.3  # deviation of its matrices; smaller where products of activations would blow rounding up
     auto: Any = AutoModel
 
 
@@ -184,11 +174,7 @@ SERVED = (
 def draw(model: FamilyModel, seed: int = 0, *, auto: Any = None, **settings: Any) -> PreTrainedModel:
     """The network in evaluation mode, with biases and norms away from their neutral values.
 
-    Args:
-        model: which network.
-        seed: of its weights.
-        auto: the class of `transformers` that builds it if it must have the layers of a task.
-        settings: of config.json, besides the network's own.
+    `auto` builds it if it must have the layers of a task; `settings` are of config.json, besides the network's own.
     """
     config = AutoConfig.for_model(model.model_type, **{**model.settings, **settings})
     made: PreTrainedModel = (auto or model.auto).from_config(config, attn_implementation="eager")

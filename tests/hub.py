@@ -20,19 +20,12 @@ MODEL, COMMIT = "drawn/model", "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Hub:
-    """A running hub.
-
-    Attributes:
-        folder: the model's files.
-        url: for HF_ENDPOINT.
-        asked: methods and paths of the requests so far.
-        breaks_off: a file whose first download ends in its middle.
-    """
+    """A running hub of one folder."""
 
     folder: Path
     url: str = ""
-    asked: list[str] = field(default_factory=list)
-    breaks_off: str = ""
+    asked: list[str] = field(default_factory=list)  # methods and paths of the requests so far
+    breaks_off: str = ""  # a file whose first download ends in its middle
 
     def environment(self, cache: Path) -> Mapping[str, str]:
         """What a process is given to fetch from here, and to keep everything below `cache`."""

@@ -57,12 +57,7 @@ ONE_LAYER = {"num_hidden_layers": 1}  # where no test looks at the layers
 
 @dataclass(frozen=True)
 class TaskArtifact:
-    """Where both are.
-
-    Attributes:
-        folder: the original, as `transformers` and sentence-transformers read it.
-        artifact: what the exporter made of it.
-    """
+    """The original, as `transformers` and sentence-transformers read it, and what the exporter made of it."""
 
     folder: Path
     artifact: Path

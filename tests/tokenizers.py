@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from types import MappingProxyType
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -95,14 +94,7 @@ GPT_4 = (
 def _byte_level(
     special: list[str], normalizer: normalizers.Normalizer | None, digits: str, more: Sequence[str] = ()
 ) -> Tokenizer:
-    """Byte-level BPE whose words are found by a pattern, as since GPT-4.
-
-    Args:
-        special: tokens.
-        normalizer: None for none.
-        digits: the pattern's part for numbers.
-        more: texts to train on.
-    """
+    """Byte-level BPE whose words are found by a pattern, as since GPT-4; `digits` is its part for numbers."""
     made = Tokenizer(models.BPE())
     made.normalizer = normalizer
     pattern = GPT_4.replace(r"|\p{N}|", rf"|{digits}|")
@@ -178,16 +170,14 @@ def t5() -> Tokenizer:
     return _surrounded(made, "$A </s>", "$A </s> $B </s>")
 
 
-TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = MappingProxyType(
-    {
-        "wordpiece": wordpiece,
-        "bpe": bpe,
-        "unigram": unigram,
-        "deberta": deberta,
-        "qwen": qwen,
-        "llama3": llama3,
-        "qwen-chat": qwen_chat,
-        "gemma": gemma,
-        "t5": t5,
-    }
-)
+TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = {
+    "wordpiece": wordpiece,
+    "bpe": bpe,
+    "unigram": unigram,
+    "deberta": deberta,
+    "qwen": qwen,
+    "llama3": llama3,
+    "qwen-chat": qwen_chat,
+    "gemma": gemma,
+    "t5": t5,
+}

@@ -75,7 +75,7 @@ def vector(encoder: Encoder, ids: list[int]) -> Tensor:
 @torch.no_grad()
 def network(encoder: Encoder, ids: list[int], other: Tensor) -> Float64Array:
     """Parts followed through the network, the biases in a slot of their own."""
-    found = decompose(encoder, torch.tensor([ids]), token_types(encoder, ids), with_biases=False)
+    found = decompose(encoder, torch.tensor([ids]), token_types(encoder, ids))
     return _numpy(found.output @ other)
 
 

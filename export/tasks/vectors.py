@@ -80,7 +80,7 @@ def read_multi_vector(source: TaskSource, config: EncoderConfig) -> tuple[Encode
         residual=last.residual,
         hidden_layers=tuple(hidden),
         skipped_ids=skipped,
-        skipped_in=late.skiplist_tasks,
+        skipped_in=late.skiplist_tasks,  # type: ignore[arg-type] # checked there
         query_length=late.query_length,
         document_length=late.document_length,
         query_expansion=read_expansion(late.expansion, tokenizer, pipeline.transformer),

@@ -65,11 +65,7 @@ class _Answer(NamedTuple):
 
 
 def to_bertviz(item: Mapping[str, Any]) -> BertVizView:
-    """One `attention` item as BertViz' views take it.
-
-    Raises:
-        AdapterError: maps are reduced, cut or missing rows.
-    """
+    """One `attention` item as BertViz' views take it; `AdapterError` where maps are reduced, cut or missing rows."""
     answer = _read(item)
     num_heads = 1 + max((head for heads in answer.heads for head in heads), default=-1)
     if not num_heads:
@@ -84,11 +80,7 @@ def to_bertviz(item: Mapping[str, Any]) -> BertVizView:
 
 
 def to_circuitsvis(item: Mapping[str, Any]) -> list[CircuitsVisView]:
-    """One `attention` item as arguments of `attention_heads`, one a layer with heads, in the answer's order.
-
-    Raises:
-        AdapterError: maps are reduced, cut or missing rows.
-    """
+    """One `attention` item as arguments of `attention_heads`, one a layer with heads; errors as of `to_bertviz`."""
     answer = _read(item)
     return [
         CircuitsVisView(weights, answer.tokens, [f"L{layer}H{head}" for head in heads], mask_upper_tri=False)
@@ -137,7 +129,6 @@ def _read(item: Mapping[str, Any]) -> _Answer:
 
 
 def _maps(layer: int, value: Any, heads: Sequence[int], num_tokens: int) -> Float32Array:
-    """One layer's maps, [H, n, n]."""
     if not heads:
         return np.zeros((0, num_tokens, num_tokens), dtype=np.float32)
     weights = _tensor(value) if isinstance(value, Mapping) else np.array(value, dtype=np.float32)
@@ -155,6 +146,5 @@ def _maps(layer: int, value: Any, heads: Sequence[int], num_tokens: int) -> Floa
 
 
 def _tensor(value: Mapping[str, Any]) -> Float32Array:
-    """An array that was sent as base64."""
     data = base64.b64decode(value["data"])
     return np.frombuffer(data, dtype=_DTYPES[value["dtype"]]).reshape(value["shape"]).astype(np.float32)

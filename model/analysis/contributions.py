@@ -31,16 +31,10 @@ Similarity = Literal["cosine", "dot"]
 def contributions(
     a: Float32Array, b: Float32Array, *, pooling: Pooling, similarity: Similarity = "cosine"
 ) -> Float32Array:
-    """What each pair of tokens adds to the similarity of two texts.
+    """What each pair of tokens adds to the similarity of two texts, [n, D] and [m, D] -> [n, m].
 
-    Args:
-        a: [n, D], `last_hidden_state` of one text's real tokens; its first d columns for embeddings cut to d.
-        b: [m, D], of the other.
-        pooling: how the model pools.
-        similarity: of the pooled vectors.
-
-    Returns:
-        [n, m]; the sum of its cells, taken in float64, is the similarity within 1e-5.
+    `a` and `b` are `last_hidden_state` of the texts' real tokens; their first d columns for embeddings cut to d. The
+    sum of all cells, taken in float64, is the similarity within 1e-5.
 
     Raises:
         ValueError: a cosine is undefined because a pooled vector is 0.
@@ -86,13 +80,5 @@ def _length(parts: Float64Array) -> float:
 
 
 def norm_weighted(weights: Float32Array, value_norms: Float32Array) -> Float32Array:
-    """||alpha_ij f_h(x_j)||, each column of a head's map scaled by the length of what it moves.
-
-    Args:
-        weights: [..., H, Q, K]; any queries of the text, all its keys.
-        value_norms: [..., H, K], ||f_h(x_j)|| of every token; it does not depend on the query.
-
-    Returns:
-        [..., H, Q, K]; rows have the unit of the hidden state and do not sum to 1.
-    """
+    """||alpha_ij f_h(x_j)|| of any rows [..., H, Q, K], from ||f_h(x_j)|| [..., H, K]; rows do not sum to 1."""
     return weights * value_norms[..., np.newaxis, :]

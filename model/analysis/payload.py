@@ -73,12 +73,7 @@ class TopK(NamedTuple):
 
 
 def top_k(weights: Float32Array, k: int) -> TopK:
-    """The k largest keys of each query.
-
-    Args:
-        weights: [..., Q, K], none negative.
-        k: at least 1; more than K returns all of them.
-    """
+    """The k largest keys of each query, of weights [..., Q, K], none negative; a k above K returns all of them."""
     num_keys = weights.shape[-1]
     k = min(k, num_keys)
     ranks = _ranks(weights)

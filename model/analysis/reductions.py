@@ -32,16 +32,13 @@ def max_over_heads(weights: Float32Array) -> Float32Array:
 
 
 def rollout(attentions: Sequence[Float32Array], start: Float32Array | Float64Array | None = None) -> Float32Array:
-    """R_L of one text, or rows of it.
+    """R_L of one text, or rows of it: `start R_L`, [Q, n].
 
     Args:
         attentions: each layer's whole weights [H_l, n, n], every layer, first layer first; a layer with H_l = 0 may
             have any n.
         start: [Q, n], the rows wanted, as weights over the last layer's tokens: one-hot rows for single tokens, or a
             pooling's shares. None wants all n tokens. A row costs L n^2 operations, all of them L n^3.
-
-    Returns:
-        `start R_L`, [Q, n]; each row sums to what its row of `start` sums to, 1 if there is none.
     """
     telling = [weights for weights in attentions if len(weights)] or attentions  # no layer has heads: all shapes count
     rows = np.eye(max(weights.shape[-1] for weights in telling)) if start is None else start.astype(np.float64)
@@ -68,15 +65,10 @@ def _through(weights: Float32Array, rows: Float64Array) -> Float64Array:
 
 
 def classical_scaling(distances: Float64Array) -> tuple[Float64Array, float]:
-    """A plane map of things whose distances from each other are known.
+    """A plane map of things whose distances from each other are known, [N, N] -> [N, 2], and how exact it is.
 
-    Args:
-        distances: [N, N], symmetric, 0 on the diagonal.
-
-    Returns:
-        [N, 2], centred, each axis with its largest value above 0 so that equal distances give equal maps; and
-        Kruskal's stress-1: root of the squared errors of the map's distances over the squared distances, 0 where the
-        map is exact.
+    It is centred, each axis with its largest value above 0 so that equal distances give equal maps. Exactness is
+    Kruskal's stress-1: root of the squared errors of the map's distances over the squared distances.
     """
     size = len(distances)
     centring = np.eye(size) - 1 / max(size, 1)

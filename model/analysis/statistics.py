@@ -71,17 +71,10 @@ _ROW_SUM_TOLERANCE = 1e-2
 def head_statistics(
     weights: Float32Array, *, token_ids: IntArray, special: BoolArray, punctuation: BoolArray, causal: bool = False
 ) -> dict[str, Float32Array | None]:
-    """Every one of `STATISTICS`, in that order, of each head of one layer on one text.
+    """Every one of `STATISTICS`, in that order, of each head of one layer on one text: [H], or None if undefined there.
 
-    Args:
-        weights: [H, n, n], whole rows: each sums to 1. H = 0 is legal, with any n.
-        token_ids: [n].
-        special: [n], which tokens the tokenizer added.
-        punctuation: [n], which tokens are punctuation.
-        causal: whether the network lets a query see itself and the tokens before it only.
-
-    Returns:
-        By name [H], or None where the text does not define it.
+    `weights` are [H, n, n], H = 0 with any n; `special` [n] are the tokens that the tokenizer added. In a `causal`
+    network a query sees itself and the tokens before it only.
 
     Raises:
         ValueError: rows do not sum to 1.
@@ -176,14 +169,7 @@ def _require_whole_rows(weights: Float32Array) -> None:
 
 
 def jensen_shannon(weights: Float32Array) -> Float64Array:
-    """Divergence of every head from every other on one text, mean over queries.
-
-    Args:
-        weights: [H, Q, K], rows that sum to 1.
-
-    Returns:
-        [H, H], symmetric, 0 on the diagonal, at most ln 2.
-    """
+    """Divergence of every head from every other on one text, mean over queries, [H, Q, K] -> [H, H], at most ln 2."""
     entropies = row_entropy(weights)  # [H, Q]
     heads = len(weights)
     divergences = np.zeros((heads, heads))
@@ -193,9 +179,6 @@ def jensen_shannon(weights: Float32Array) -> Float64Array:
         divergences[head, head + 1 :] = np.clip(between, 0.0, np.log(2.0))
     symmetric: Float64Array = divergences + divergences.T
     return symmetric
-
-
-FEWEST_ORDINARY = 5
 
 
 def sink(weights: Float32Array) -> Float64Array:
@@ -217,16 +200,14 @@ def offset_rate(weights: Float32Array, offset: int) -> Float64Array | None:
     return rate
 
 
+FEWEST_ORDINARY = 5
+
+
 def rare_token(weights: Float32Array, counts: IntArray, special: BoolArray) -> Float64Array | None:
     """Share of ordinary queries that look most at the text's rarest ordinary token, [H, n, n] -> [H].
 
-    Args:
-        weights: [H, n, n].
-        counts: [n], how often each token's id occurs in the corpus.
-        special: [n].
-
-    Returns:
-        [H]; None where the text has no single rarest token, or is too short.
+    `counts` [n] are how often each token's id occurs in the corpus. None where the text has no single rarest token, or
+    is too short.
     """
     places = np.flatnonzero(~special)
     if len(places) < FEWEST_ORDINARY or np.count_nonzero(counts[places] == counts[places].min()) > 1:
@@ -238,13 +219,9 @@ def rare_token(weights: Float32Array, counts: IntArray, special: BoolArray) -> F
 
 
 def variability(first_positions: Float32Array) -> Float64Array:
-    """How much each head's weights between the first N positions differ from text to text, a text a value.
+    """How much each head's weights between the first N positions differ from text to text, [X, H, N, N] -> [X, H].
 
-    Args:
-        first_positions: [X, H, N, N], the top left corner of each text's map; every text has N tokens at least.
-
-    Returns:
-        [X, H], each text's share; the head's variability is the mean over X, 0 to 1.
+    The head's variability is the mean over the X texts, 0 to 1.
     """
     mean = first_positions.mean(axis=0, dtype=np.float64)  # [H, N, N]
     difference = np.abs(first_positions - mean).sum(axis=(-2, -1))
@@ -257,14 +234,9 @@ DIRECTIONS = ("dependent_to_head", "head_to_dependent")
 
 
 def predict_heads(weights: Float32Array, candidates: BoolArray) -> IntArray:
-    """The head word that each head predicts for each word, by direction.
+    """The head word that each head predicts for each word, [H, W, W] -> places [2, H, W], in the order of `DIRECTIONS`.
 
-    Args:
-        weights: [H, W, W] between words.
-        candidates: [W], which words may be predicted.
-
-    Returns:
-        [2, H, W] places of words, in the order of `DIRECTIONS`.
+    `candidates` [W] are the words that may be predicted.
     """
     allowed = np.broadcast_to(candidates, weights.shape[-2:]).copy()
     np.fill_diagonal(allowed, False)

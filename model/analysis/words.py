@@ -36,11 +36,8 @@ def find_words(text: str, offsets: Sequence[Span], word_ids: Sequence[int | None
     a text. A token that crosses such a place belongs to the word it began with; pieces of one character stay together.
     A token of white space only begins the word that follows. A special token is a word of its own.
 
-    Args:
-        text: the tokenised text.
-        offsets: each token's [start, end) in the text, in characters.
-        word_ids: each token's word as the tokenizer sees it, `Encoding.word_ids` of the tokenizers library: None for
-            special tokens; decides for tokens of no text.
+    `offsets` are each token's [start, end) in the text, in characters. `word_ids` are `Encoding.word_ids` of the
+    tokenizers library: None for special tokens; they decide for tokens of no text.
     """
     begins = [
         before[1] is None or after[1] is None or _begins_word(text, before, after)
@@ -68,16 +65,11 @@ def _stands_alone(character: str) -> bool:
 
 
 def to_words(weights: Float32Array, words: Sequence[Span], queries: Sequence[Span] | None = None) -> Float32Array:
-    """Token weights as word weights: the sum over a word's keys, the mean over a word's queries.
+    """Token weights [..., Q, K] as word weights: the sum over a word's keys, the mean over a word's queries.
 
-    Args:
-        weights: [..., Q, K].
-        words: spans of all K keys one after the other, as `find_words` gives.
-        queries: spans of the Q rows; None where the rows are the same tokens as the keys. For the first word's row
-            alone, give its tokens' rows and `[words[0]]`.
-
-    Returns:
-        [..., W of queries, W]; rows that sum to 1 still do.
+    `words` are spans of all K keys one after the other, as `find_words` gives; `queries` those of the Q rows, None
+    where the rows are the same tokens as the keys. For the first word's row alone, give its tokens' rows and
+    `[words[0]]`.
     """
     queries = words if queries is None else queries
     keys_summed = np.add.reduceat(weights, [start for start, _ in words], axis=-1, dtype=np.float64)
@@ -89,12 +81,7 @@ def to_words(weights: Float32Array, words: Sequence[Span], queries: Sequence[Spa
 def word_offsets(words: Sequence[Span], offsets: Sequence[Span], text: str) -> list[Span]:
     """The place of each word in the text, in characters: from its first token's start to its last token's end.
 
-    White space at either end, which some tokenizers count as part of a token, is left out.
-
-    Args:
-        words: spans of tokens.
-        offsets: each token's [start, end) in the text; (0, 0) for special tokens, which it stays.
-        text: the tokenised text.
+    White space at either end, which some tokenizers count as part of a token, is left out. Special tokens stay (0, 0).
     """
     return [_trimmed(text, offsets[start][0], offsets[end - 1][1]) for start, end in words]
 
@@ -109,17 +96,12 @@ def _trimmed(text: str, start: int, end: int) -> Span:
 def exclude_special(
     weights: Float32Array, special: BoolArray, *, queries: BoolArray | None = None, renormalise: bool = False
 ) -> Float32Array:
-    """Drops the special keys and queries.
+    """Drops the special keys and queries of weights [..., Q, K].
 
     Without `renormalise` a row's sum is the mass it kept, so that what special tokens took stays visible. With it each
-    row is divided by that sum and sums to 1 again; a row that kept nothing at all stays 0.
-
-    Args:
-        weights: [..., Q, K].
-        special: [K], which keys are special.
-        queries: [Q], which rows are dropped; None where the rows are the same tokens as the keys. A caller who asked
-            for one special token's row keeps it by giving False.
-        renormalise: whether rows sum to 1 again.
+    row is divided by that sum and sums to 1 again; a row that kept nothing at all stays 0. `queries` [Q] are the rows
+    that are dropped; None where the rows are the same tokens as the keys. A caller who asked for one special token's
+    row keeps it by giving False.
 
     Returns:
         [..., Q kept, K kept], C-contiguous; a text of special tokens only has neither rows nor columns left.
@@ -137,12 +119,7 @@ _MARKERS = ("##", "Ġ", "▁")
 
 
 def punctuation_mask(pieces: Sequence[str], special: BoolArray) -> BoolArray:
-    """Which tokens hold punctuation only, [n]; special tokens never do.
-
-    Args:
-        pieces: each token's text, as the input has it or as the vocabulary writes it.
-        special: [n].
-    """
+    """Which tokens hold punctuation only, [n]; special tokens never do. Pieces are the input's, or the vocabulary's."""
     return np.array([_holds_punctuation_only(piece) for piece in pieces], dtype=np.bool_) & ~special
 
 

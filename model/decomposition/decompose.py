@@ -7,9 +7,9 @@ Parts of every token's vector, one for each source, go through a network whose n
     X'[i, k] = (X[i, k] - mean of X[i, k]) / sd_i * gamma                              norm
     X'[i, k] = (X[i, k] W_1 * factor_i) W_2 + X[i, k]                                  feed-forward
 
-A source is a token of the input or, behind them, all biases of the network. Parts of all sources add up to the hidden
-state at every step (DecompX, Modarressi et al. 2023; its steps: Kobayashi et al. 2021, Ferrando et al. 2022). Pooling
-is linear, an activation after it a factor. N is the number of sources; other letters as in `model.config`.
+A source is a token of the input. Parts of all tokens and of the network's biases, which are what is left, add up to the
+hidden state at every step (DecompX, Modarressi et al. 2023; its steps: Kobayashi et al. 2021, Ferrando et al. 2022).
+Pooling is linear, an activation after it a factor. N is the number of sources; other letters as in `model.config`.
 """
 
 from typing import NamedTuple
@@ -28,33 +28,24 @@ DECOMPOSABLE = ("embedding", "classification", "token_classification")
 
 
 class Sources(NamedTuple):
-    """Whose parts are computed."""
+    """Whose parts are computed: of tokens at these places of the text, int64 [N]."""
 
-    tokens: Tensor  # int64, places in the text
-    with_biases: bool  # whether the network's biases are one more source, the last
+    tokens: Tensor
 
     def start(self, embedded: Tensor) -> Tensor:
         """The first parts, from the embedding layer's output [S, D] -> [S, N, D]."""
         places = torch.arange(embedded.shape[0], device=embedded.device)
-        is_own = (places[:, None] == self.tokens).to(embedded.dtype)  # [S, tokens]
-        if self.with_biases:
-            is_own = nn.functional.pad(is_own, (0, 1))
+        is_own = (places[:, None] == self.tokens).to(embedded.dtype)  # [S, N]
         return is_own[:, :, None] * embedded[:, None]
 
     def own(self, parts: Tensor) -> Tensor:
-        """What is left of each token in its own vector: parts [S, N, D] -> [tokens, D]."""
+        """What is left of each token in its own vector: parts [S, N, D] -> [N, D]."""
         return parts[self.tokens, torch.arange(self.tokens.shape[0], device=parts.device)]
 
-    def add_bias(self, parts: Tensor, bias: Tensor | None) -> Tensor:
-        """A bias [C] added to the biases' parts of [..., N, C]."""
-        if bias is None or not self.with_biases:
-            return parts
-        return torch.cat((parts[..., :-1, :], parts[..., -1:, :] + bias), dim=-2)
-
     def linear(self, module: nn.Linear, parts: Tensor) -> Tensor:
-        """A linear layer on parts [..., N, C]."""
+        """A linear layer on parts [..., N, C], without its bias."""
         rows = nn.functional.linear(parts.reshape(-1, parts.shape[-1]), module.weight)  # two dimensions: one `Gemm`
-        return self.add_bias(rows.view(*parts.shape[:-1], -1), module.bias)
+        return rows.view(*parts.shape[:-1], -1)
 
     def norm(self, norm: FrozenNorm, parts: Tensor) -> Tensor:
         """A norm on parts [S, N, D] with S deviations, or on [N, D] with N or one."""
@@ -62,7 +53,7 @@ class Sources(NamedTuple):
             return parts
         centred = parts - parts.mean(dim=-1, keepdim=True) if norm.is_centred else parts
         scale = norm.reciprocal[..., None] * norm.weight
-        return self.add_bias(centred * (scale[..., None, :] if scale.dim() < parts.dim() else scale), norm.bias)
+        return centred * (scale[..., None, :] if scale.dim() < parts.dim() else scale)
 
     def layer(
         self, layer: EncoderLayer, frozen: FrozenLayer, parts: Tensor, first_values: Tensor | None
@@ -103,7 +94,7 @@ class Sources(NamedTuple):
     def attended(self, layer: EncoderLayer, frozen: FrozenLayer, read: Tensor, values: Tensor | None) -> Tensor:
         """What attention adds, [S, N, D]."""
         if values is None:
-            return self.add_bias(torch.zeros_like(read), layer.attention.output_bias)
+            return torch.zeros_like(read)
         heads, (size, count) = layer.attention.num_heads, values.shape[:2]
         of_heads = (
             layer.attention.per_query_head(values)
@@ -122,7 +113,7 @@ class Decomposition(NamedTuple):
         hidden: [S, N, D], parts of `last_hidden_state`.
         output: [N, D'], parts of an embedding's vector, of a classification's logits or of a token's logits.
         whole: [D'], the output itself.
-        own_shares: [L, tokens], how much of each source token's vector is still its own after each layer, the last
+        own_shares: [L, N], how much of each source token's vector is still its own after each layer, the last
             one's behind the final norm: |own| / (|own| + |rest|) (Kobayashi et al. 2021, section 4.2: one minus the
             mixing ratio). 1 at the start.
     """
@@ -139,7 +130,6 @@ def decompose(
     token_type_ids: Tensor | None = None,
     *,
     tokens: Tensor | None = None,
-    with_biases: bool = True,
     place: Tensor | None = None,
 ) -> Decomposition:
     """Decomposes one text.
@@ -149,8 +139,6 @@ def decompose(
         input_ids: int64 [1, S], no padding.
         token_type_ids: int64 [1, S]; None for all 0.
         tokens: int64, places of the tokens whose parts are wanted; None for all.
-        with_biases: whether the biases are one more source. All tokens and the biases add up to the hidden state and
-            to the output.
         place: int64 [1], of a token classifier: the token whose logits are the output.
 
     Raises:
@@ -160,7 +148,7 @@ def decompose(
         raise ValueError("layers with a third norm, normed values or signals are not decomposed")
     if tokens is None:
         tokens = torch.arange(input_ids.shape[1], device=input_ids.device)
-    frozen, sources = freeze(encoder, input_ids, token_type_ids), Sources(tokens, with_biases)
+    frozen, sources = freeze(encoder, input_ids, token_type_ids), Sources(tokens)
     parts, shares = _through_layers(encoder, frozen, sources)
     pooled = pool(parts, frozen.last_hidden_state, encoder.config.pooling, place)
     output = output_parts(encoder, frozen.last_hidden_state, pooled, sources, place)

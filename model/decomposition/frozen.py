@@ -8,13 +8,11 @@ form, so that no z is too small to divide by; at z = 0 each has the limit from a
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from model.attention import MultiHeadAttention
 from model.config_parts import LayerActivation
 from model.encoder import Encoder, EncoderLayer
 from model.layers import FeedForward
@@ -25,11 +23,10 @@ from model.value_stream import LayerRequest
 
 
 class FrozenNorm(NamedTuple):
-    """A norm with its deviations fixed: `(x - mean(x)) / deviation * weight + bias`, without the mean for RMSNorm."""
+    """A norm with its deviations fixed: `(x - mean(x)) / deviation * weight`, without the mean for RMSNorm."""
 
     reciprocal: Tensor | None = None  # 1 / deviation, one a vector: [S], or [] of one vector; None if there is no norm
     weight: Tensor | None = None  # [D]
-    bias: Tensor | None = None  # [D] or None
     is_centred: bool = False  # whether the mean over D is taken off
 
     def at(self, places: Tensor) -> "FrozenNorm":
@@ -101,7 +98,7 @@ def freeze_norm(norm: nn.Module, hidden: Tensor) -> FrozenNorm:
     """A norm at its input [..., D]."""
     if isinstance(norm, nn.LayerNorm):
         variance = hidden.var(dim=-1, correction=0)
-        return FrozenNorm((variance + norm.eps).rsqrt(), norm.weight, norm.bias, is_centred=True)
+        return FrozenNorm((variance + norm.eps).rsqrt(), norm.weight, is_centred=True)
     if isinstance(norm, nn.RMSNorm) and norm.eps is not None:
         return FrozenNorm((hidden.square().mean(dim=-1) + norm.eps).rsqrt(), norm.weight)
     if isinstance(norm, nn.Identity):
@@ -125,6 +122,8 @@ def _freeze_layer(
     every = torch.ones(1, dtype=torch.bool, device=hidden.device)
     attended, heads = attention(read, tokens, LayerRequest(weights=every, first_values=first), terms)
     assert heads.weights is not None  # noqa: S101 - `eager` gives them
+    activation = attention.stream.activation_name
+    has_activation = activation != "identity" and attention.num_heads
     middle = hidden + layer.attention_output_norm(attended)
     attention_norm = freeze_norm(layer.attention_norm, hidden if is_pre else middle)
     middle = middle if is_pre else layer.attention_norm(middle)
@@ -134,7 +133,7 @@ def _freeze_layer(
     return FrozenLayer(
         hidden=last if is_pre else layer.feed_forward_norm(last),
         weights=_gated(heads.weights, attention.stream.output_gates(read)),
-        values=_value_factors(layer.attention, read),
+        values=FACTORS[activation](attention.value(read)) if has_activation else None,
         attention_norm=attention_norm,
         attention_output_norm=freeze_norm(layer.attention_output_norm, attended),
         feed_forward=_inner_factors(layer.feed_forward, expanded),
@@ -147,13 +146,6 @@ def _gated(weights: Tensor, gates: Tensor | None) -> Tensor:
     """Weights [1, H, S, S], each query's row times its gates [S, H] -> [H, S, S]."""
     weights = weights.view(weights.shape[1:])
     return weights if gates is None else weights * gates.T[:, :, None]
-
-
-def _value_factors(attention: MultiHeadAttention, read: Tensor) -> Tensor | None:
-    activation = attention.stream.activation_name
-    if activation == "identity" or not attention.num_heads:
-        return None
-    return FACTORS[activation](attention.value(read))
 
 
 def _inner_factors(feed_forward: FeedForward, expanded: Tensor) -> Tensor:
@@ -171,13 +163,11 @@ def _tanh(z: Tensor) -> Tensor:
     return torch.where(is_zero, torch.ones_like(z), torch.tanh(z) / torch.where(is_zero, torch.ones_like(z), z))
 
 
-FACTORS: Mapping[LayerActivation, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {
-        "identity": torch.ones_like,
-        "gelu": lambda z: 0.5 * (1 + torch.erf(z / math.sqrt(2))),
-        "gelu_tanh": lambda z: 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (z + _TANH_CUBE * z * z * z))),
-        "relu": lambda z: (z >= 0).to(z.dtype),
-        "silu": torch.sigmoid,
-        "tanh": _tanh,
-    }
-)
+FACTORS: Mapping[LayerActivation, Callable[[Tensor], Tensor]] = {
+    "identity": torch.ones_like,
+    "gelu": lambda z: 0.5 * (1 + torch.erf(z / math.sqrt(2))),
+    "gelu_tanh": lambda z: 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (z + _TANH_CUBE * z * z * z))),
+    "relu": lambda z: (z >= 0).to(z.dtype),
+    "silu": torch.sigmoid,
+    "tanh": _tanh,
+}

@@ -5,7 +5,7 @@
 - In the last layer only the pooled vector and each token's own part are wanted. A mean is taken before the last
   product; of one token's vector the whole layer is computed for that token and the own parts alone.
 
-There is no slot for biases; it is what is left. Letters as in `model.decomposition.decompose`.
+Letters as in `model.decomposition.decompose`.
 """
 
 from typing import NamedTuple
@@ -36,7 +36,7 @@ def decompose_output(
     place: Tensor | None = None,
 ) -> OutputParts:
     """Decomposes one text's output, without the hidden states behind it; arguments are those of `decompose`."""
-    frozen, sources = freeze(encoder, input_ids, token_type_ids), Sources(tokens, with_biases=False)
+    frozen, sources = freeze(encoder, input_ids, token_type_ids), Sources(tokens)
     pooled, shares = _through_layers(encoder, frozen, sources, place)
     output = output_parts(encoder, frozen.last_hidden_state, pooled, sources, place)
     return OutputParts(output, frozen.output_at(place), torch.stack(shares))
@@ -87,11 +87,7 @@ def first_layer(
 
 
 def _heads(layer: EncoderLayer, frozen: FrozenLayer, read: Tensor, sources: Sources) -> tuple[Tensor, Tensor, Tensor]:
-    """What each head makes of the sources' vectors [N, D], how much of it each token takes, and the values.
-
-    Returns:
-        [N, H, D], [N, S, H] and [N, G*V].
-    """
+    """What heads make of the sources' vectors, how much each token takes, values: [N, H, D], [N, S, H], [N, G*V]."""
     attention, tokens = layer.attention, sources.tokens
     values = sources.linear(attention.value, read)
     values = values if frozen.values is None else values * frozen.values[tokens]

@@ -51,7 +51,7 @@ def test_the_graph_gives_the_parts_of_the_decomposition(change: dict[str, Any], 
     ids, types, sources = (torch.from_numpy(inputs[name]) for name in (INPUT_IDS, TOKEN_TYPE_IDS, SOURCES))
     with torch.no_grad():
         place = torch.from_numpy(inputs[PLACE]) if PLACE in inputs else None
-        expected = decompose(reference, ids, types, tokens=sources, with_biases=False, place=place)
+        expected = decompose(reference, ids, types, tokens=sources, place=place)
         whole = reference(ids, torch.tensor([11]), token_type_ids=types).task_output[0]
     if place is not None:
         whole = whole[int(place)]

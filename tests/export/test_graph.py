@@ -33,7 +33,7 @@ ALL: dict[str, Any] = {
     "head_dropout": 0.2,
     "pooling": "last",
     "activation": "gelu_tanh",
-    "projection": {"size": 3, "bias": False, "activation": "identity"},
+    "projections": [{"size": 3, "bias": False, "activation": "identity"}],
 }
 CHANGES: list[dict[str, Any]] = [
     {"value_residual": RESIDUAL},
@@ -45,7 +45,7 @@ CHANGES: list[dict[str, Any]] = [
 SHAPES: list[dict[str, Any]] = [
     {"type_vocab_size": 0, "pooling": "cls", "num_heads": [1], "d_k": 32},
     {"pooling": "max", "activation": "relu", "num_heads": [32], "d_k": 1, "d_v": 1},
-    {"activation": "silu", "projection": {"size": 3}},
+    {"activation": "silu", "projections": [{"size": 3}]},
     {"num_heads": [4, 2], "d_k": 3, "d_v": 40},
     {"num_heads": [0, 0]},
 ]

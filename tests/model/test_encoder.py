@@ -1,14 +1,11 @@
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from transformers import BertConfig, BertModel
 
-from export.checkpoint import build_encoder
-from export.families.bert import BERT
 from model.attention import (
     AttentionImplementation,
     AttentionInputs,
@@ -19,46 +16,11 @@ from model.attention import (
 from model.config_parts import Projection
 from model.encoder import Encoder
 from model.initialise import initialise
-from model.layers import Dropout, SignalReader
+from model.layers import SignalReader
 from model.packing import packing
 from model.tasks import POOLINGS
 from model.value_stream import LayerRequest
-from tests.networks import BERT_CONFIG, TINY, draw_weights
-
-TOLERANCE = 1e-5
-BATCHES = [([7], 7), ([1], 1), ([5, 2, 1], 5), ([3, 9, 4], 14), ([40, 1], 40)]
-
-
-def bert_pair(**change: Any) -> tuple[BertModel, Encoder]:
-    torch.manual_seed(1)
-    settings = {**BERT_CONFIG, **change}
-    theirs_config = BertConfig(**settings, initializer_range=0.3)
-    theirs_config._attn_implementation = "eager"
-    theirs = BertModel(theirs_config, add_pooling_layer=False)
-    theirs.train(False)
-    config = BERT.read_config(settings, "mean")
-    return theirs, build_encoder(config, BERT.read_state(theirs.state_dict(), settings))
-
-
-@pytest.mark.parametrize("change", [{}, {"hidden_act": "gelu_new"}, {"hidden_act": "relu"}, {"num_attention_heads": 1}])
-def test_equals_transformers_bert(change: dict[str, object]) -> None:
-    theirs, ours = bert_pair(**change)
-    for lengths, sequence in BATCHES:
-        ids = torch.randint(0, 48, (len(lengths), sequence), generator=torch.Generator().manual_seed(2))
-        types = torch.randint(0, 2, ids.shape, generator=torch.Generator().manual_seed(3))
-        mask = (torch.arange(sequence) < torch.tensor(lengths)[:, None]).long()
-        with torch.inference_mode():
-            expected = theirs(ids, attention_mask=mask, token_type_ids=types, output_attentions=True)
-            eager = ours.use("eager")(ids, torch.tensor(lengths), token_type_ids=types)
-            sdpa = ours.use("sdpa")(ids, torch.tensor(lengths), token_type_ids=types)
-        for row, length in enumerate(lengths):
-            for found in (eager, sdpa):
-                hidden = found.last_hidden_state[row, :length], expected.last_hidden_state[row, :length]
-                torch.testing.assert_close(*hidden, atol=TOLERANCE, rtol=0)
-            for weights, reference in zip(eager.attentions, expected.attentions, strict=True):
-                assert weights is not None
-                torch.testing.assert_close(weights[row, :, :length], reference[row, :, :length], atol=TOLERANCE, rtol=0)
-        assert sdpa.attentions == (None,) * 3
+from tests.networks import TINY, draw_weights
 
 
 @pytest.mark.parametrize("implementation", [eager_attention, sdpa_attention])
@@ -80,21 +42,6 @@ def test_a_layer_without_heads_adds_its_output_bias() -> None:
     assert weights.numel() == 0
 
 
-def test_token_types_default_to_zero() -> None:
-    encoder = draw_weights(Encoder(TINY))
-    ids, lengths = torch.arange(12).reshape(2, 6), torch.tensor([6, 4])
-    expected = encoder(ids, lengths, token_type_ids=torch.zeros_like(ids)).pooled
-    assert torch.equal(encoder(ids, lengths).pooled, expected)
-
-
-def test_layers_that_differ_in_heads_agree_between_implementations() -> None:
-    encoder = draw_weights(Encoder(TINY))
-    ids, lengths = torch.arange(30).reshape(3, 10), torch.tensor([10, 6, 1])
-    eager, sdpa = encoder.use("eager")(ids, lengths), encoder.use("sdpa")(ids, lengths)
-    torch.testing.assert_close(eager.pooled, sdpa.pooled, atol=TOLERANCE, rtol=0)
-    assert [None if weights is None else weights.shape[1] for weights in eager.attentions] == [4, 3, 0, 1]
-
-
 def test_projections_are_applied_to_the_pooled_vector() -> None:
     last = Projection(size=5, bias=False, activation="identity")
     config = replace(TINY, projections=(Projection(size=3), last))
@@ -112,14 +59,6 @@ def test_projections_are_applied_to_the_pooled_vector() -> None:
 
 DROPPED_IDS = torch.randint(0, 48, (5, 12), generator=torch.Generator().manual_seed(0))
 DROPPED_LENGTHS = torch.tensor([12, 1, 5, 7, 3])
-
-
-def test_dropout_is_torchs() -> None:
-    own, reference, x = Dropout().train(), torch.nn.Dropout(0.3).train(), torch.randn(40, 50)
-    own.share = 0.3
-    with torch.random.fork_rng():
-        found = own(x)
-    assert torch.equal(found, reference(x))
 
 
 @pytest.mark.parametrize("shares", [{"hidden": 0.3}, {"heads": 0.5}])

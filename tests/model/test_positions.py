@@ -1,20 +1,12 @@
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
-from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from model.encoder import Encoder
 from model.packing import packing
-from model.positions import (
-    AlibiBias,
-    DistanceRows,
-    alibi_slopes,
-    relative_buckets,
-    sinusoids,
-)
+from model.positions import DistanceRows, sinusoids
 from tests.networks import draw_weights, vary
 
 
@@ -27,31 +19,12 @@ def test_sinusoids_are_those_of_the_paper() -> None:
             assert found[position, 2 * pair + 1] == pytest.approx(math.cos(angle), abs=1e-7)
 
 
-def test_buckets_are_those_of_mpnet_at_every_distance() -> None:
-    offsets = torch.arange(-600, 601)
-    theirs: Callable[..., torch.Tensor] = MPNetEncoder.relative_position_bucket
-    assert torch.equal(relative_buckets(offsets, 32, 128), theirs(offsets, num_buckets=32, max_distance=128))
-
-
 def test_rows_of_distances_are_those_of_deberta() -> None:
     found = DistanceRows(vary(relative_buckets=32, relative_distance=64, max_positions=90))(
         packing(torch.tensor([70, 3]), 70)
     )
     theirs = make_log_bucket_position(torch.arange(69, -70, -1), 16, 64).long()
     assert torch.equal(found, (theirs + 16).clamp(0, 31))
-
-
-def test_slopes_are_those_of_the_paper_and_fall_with_the_distance_on_both_sides() -> None:
-    for heads, exponents in (
-        (1, [8]),
-        (2, [4, 8]),
-        (3, [4, 8, 2]),
-        (6, [2, 4, 6, 8, 1, 3]),
-        (12, [1, 2, 3, 4, 5, 6, 7, 8, 0.5, 1.5, 2.5, 3.5]),
-    ):
-        assert alibi_slopes(heads) == pytest.approx([2**-exponent for exponent in exponents])
-    found = AlibiBias(2)(torch.tensor([[-3, 0, 5]]))
-    assert found.flatten().tolist() == pytest.approx([-3 / 16, 0, -5 / 16, -3 / 256, 0, -5 / 256])
 
 
 @pytest.mark.parametrize("kind", ["alibi", "relative"])

@@ -17,44 +17,11 @@ from tests.networks import TINY, draw_weights
 MODELS = Path(__file__).parents[2] / "docs" / "models.md"
 EQUAL_HEADS = {**TINY.to_dict(), "num_heads": [4, 4, 4]}
 MIXES = [(0, 1), (0.5, 0.5), (-0.25, 1.5)]
-ALWAYS_OPEN = 40.0  # sigmoid(40) is 1 in float32: 1 - 4e-18
 IDS, LENGTHS = torch.arange(36).reshape(3, 12) % 48, torch.tensor([12, 5, 1])
 
 
 def network(**change: Any) -> Encoder:
     return draw_weights(Encoder(EncoderConfig.from_dict({**EQUAL_HEADS, **change})))
-
-
-def with_state_of(plain: Encoder, **change: Any) -> Encoder:
-    """A network of another configuration with the same weights; what it has besides stays as drawn."""
-    made = network(**change)
-    made.load_state_dict(plain.state_dict(), strict=False)
-    return made
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"value_residual": [(0, 1)] * 3},
-        {"value_residual": [(0, 1), (0.3, 0.7), (1, 1)], "learned_value_residual": True},
-        {"output_gate": True},
-        {"value_residual": [(0, 1)] * 3, "output_gate": True, "head_dropout": 0.1},
-    ],
-    ids=str,
-)
-def test_is_the_identity_at_its_neutral_setting(change: dict[str, Any]) -> None:
-    plain = network()
-    made = with_state_of(plain, **change)
-    for name, parameter in made.named_parameters():
-        if name.endswith("stream.gate.weight"):
-            parameter.zero_()
-        if name.endswith("stream.gate.bias"):
-            parameter.fill_(ALWAYS_OPEN)
-        if name.endswith("stream.mix"):
-            parameter.copy_(torch.tensor([0.0, 1.0]))
-    for implementation in get_args(Implementation)[:2]:
-        expected, found = (encoder.use(implementation)(IDS, LENGTHS) for encoder in (plain, made))
-        assert torch.equal(found.last_hidden_state, expected.last_hidden_state)
 
 
 def test_learned_factors_are_parameters_and_fixed_ones_are_not() -> None:
@@ -99,13 +66,6 @@ def test_head_dropout_leaves_out_whole_heads_a_text_and_counts_the_rest_more() -
     torch.testing.assert_close(drop(0.5, 6, asked), drop(0.5, 6) * asked)
 
 
-def test_head_dropout_acts_in_training_only() -> None:
-    encoder = network(head_dropout=0.5)
-    assert torch.equal(encoder(IDS, LENGTHS).pooled, encoder(IDS, LENGTHS).pooled)
-    encoder.train()
-    assert not torch.equal(encoder(IDS, LENGTHS).pooled, encoder(IDS, LENGTHS).pooled)
-
-
 def test_the_documented_network_is_one() -> None:
     section = MODELS.read_text(encoding="utf-8").split("\n## Your own shapes")[1]
     shown = json.loads(section.split("```json")[1].split("```")[0])
@@ -145,24 +105,6 @@ def test_folded_biases_stay_the_heads_own(encoder: Encoder) -> None:
     torch.testing.assert_close(folded(IDS, LENGTHS, head_gates=gates).pooled, expected, atol=1e-12, rtol=0)
 
 
-def test_gates_have_gradients() -> None:
-    """The gradient is what a small change of the gate does to the loss (central difference, float64)."""
-    encoder = draw_weights(Encoder(TINY)).double()
-    gates = torch.ones(3, HEADS, dtype=torch.float64, requires_grad=True)
-    direction = torch.randn(TINY.hidden_size, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-
-    def loss(gates: Tensor) -> Tensor:
-        pooled: Tensor = encoder(IDS, LENGTHS, head_gates=gates).pooled
-        return (pooled @ direction).sum()
-
-    (gradient,) = torch.autograd.grad(loss(gates), gates)
-    for row, head in ((0, 0), (1, 5), (2, 7)):
-        step = torch.zeros_like(gates)
-        step[row, head] = 1e-5
-        difference = (loss(gates.detach() + step) - loss(gates.detach() - step)) / 2e-5
-        assert float(gradient[row, head]) == pytest.approx(float(difference), abs=1e-8)
-
-
 ALL = torch.tensor([True] * TINY.num_layers)
 
 
@@ -196,10 +138,3 @@ def test_a_short_factor_gives_vectors_of_the_same_length(heads: int, d_v: int, h
     for text in range(2):
         moved = value[text].view(7, heads, d_v).transpose(0, 1) @ rows
         torch.testing.assert_close(found[text], moved.norm(dim=-1), rtol=1e-6, atol=0)
-
-
-def test_a_value_that_adds_nothing_has_norm_0() -> None:
-    null_context = torch.tensor([1.0, -2.0, 0.5, 3.0])
-    factor = torch.randn(2, 2, 2, generator=torch.Generator().manual_seed(1))
-    value = null_context.expand(1, 3, 4)
-    assert torch.equal(value_norms(value, null_context, factor, torch.tensor(True)), torch.zeros(1, 2, 3))

@@ -22,19 +22,18 @@ from polyhead.__main__ import main as entry_point
 from polyhead.cli import main, tree
 from polyhead.output import one_line_failures, write
 from service.settings import Settings
+from tests.polyhead.conftest import Run
 from tests.task_artifacts import TaskArtifact
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("serve", "encode", "explain", "export", "train", "info", "verify", "heads", "tune", "cache")
 
 
-def test_every_command_is_listed_and_explains_itself_in_one_style(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    listed = capsys.readouterr().out
+def test_every_command_is_listed_and_explains_itself_in_one_style(run: Run) -> None:
+    listed = run("--help")
     for name in COMMANDS:
         assert f"\n  {name} " in listed
-        assert main([name, "--help"]) == 0
-        shown = capsys.readouterr().out
+        shown = run(name, "--help")
         assert len(shown) > 200, name
         assert shown.startswith(f"Usage: polyhead {name} [OPTIONS]")  # though most of their modules are commands, too
         assert "\nOptions:\n" in shown
@@ -52,15 +51,13 @@ def test_every_command_is_listed_and_explains_itself_in_one_style(capsys: pytest
         (["encoed"], "encode"),
     ],
 )
-def test_a_misspelt_word_is_answered_with_the_nearest(given: list[str], nearest: str, capsys: Any) -> None:
-    assert main(given) == 2
-    assert nearest in capsys.readouterr().err.splitlines()[-1]
+def test_a_misspelt_word_is_answered_with_the_nearest(given: list[str], nearest: str, run: Run) -> None:
+    assert nearest in run(*given, code=2).splitlines()[-1]
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(["serve", "--port", "x"], 2), (["tune", "--model", "/nowhere"], 1)])
-def test_failures_name_the_command(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == code
-    assert capsys.readouterr().err.startswith(f"polyhead {arguments[0]}: ")
+def test_failures_name_the_command(arguments: list[str], code: int, run: Run) -> None:
+    assert run(*arguments, code=code).startswith(f"polyhead {arguments[0]}: ")
 
 
 def test_an_interruption_while_modules_are_imported_is_one_line(
@@ -85,14 +82,13 @@ def test_an_interruption_while_modules_are_imported_is_one_line(
     ],
 )
 def test_a_model_that_is_not_here_is_said_with_what_makes_it(
-    given: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    given: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("POLYHEAD_MODEL", raising=False)
     monkeypatch.setenv("POLYHEAD_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert main(given) == 1
-    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert message in run(*given, code=1).splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -117,40 +113,30 @@ def test_an_export_is_named_after_its_model(
     assert [options.output for options in seen] == [Path(output)]
 
 
-def test_heads_is_given_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[list[str], str]] = []
-
-    def run(given: list[str], program: str, *_: Path) -> int:
-        seen.append((given, program))
-        return 0
-
-    monkeypatch.setattr("export.heads.cli.main", run)
+def test_heads_is_given_what_was_given(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    started, given = Mock(return_value=0), ["artifacts/mine", "--corpus", "texts.txt"]
+    monkeypatch.setattr("export.heads.cli.main", started)
     for command in (["export", "heads"], ["heads"]):
-        assert main([*command, "artifacts/mine", "--corpus", "texts.txt"]) == 0
-    given = ["artifacts/mine", "--corpus", "texts.txt"]
+        run(*command, *given)
+    seen = [call.args[:2] for call in started.call_args_list]
     assert seen == [(given, "polyhead export heads"), (given, "polyhead heads")]
 
 
 @pytest.mark.parametrize("given", [["encode", "cat"], ["heads", "--corpus", "x"]])
 @pytest.mark.parametrize("is_named", [True, False], ids=["an argument wins", "a variable"])
 def test_the_variable_names_the_artifact_of_every_command(
-    given: list[str],
-    is_named: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    given: list[str], is_named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("POLYHEAD_MODEL", "of the variable")
     named = ["--model", "named"] if given[0] == "encode" else ["named"]
-    assert main([*given, *(named if is_named else [])]) == 1
-    assert ("named" if is_named else "of the variable") in capsys.readouterr().err.splitlines()[-1]
+    said = run(*given, *(named if is_named else []), code=1)
+    assert ("named" if is_named else "of the variable") in said.splitlines()[-1]
 
 
-def test_an_artifact_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_artifact_is_named_once(run: Run) -> None:
     for command in ("info", "tune"):
-        assert main([command, "one", "--model", "other"]) == 2
-        assert "give one of the two" in capsys.readouterr().err
+        assert "give one of the two" in run(command, "one", "--model", "other", code=2)
 
 
 def test_tune_measures_what_is_named_or_the_variables_artifact(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,10 +170,7 @@ def test_completion_knows_commands_flags_and_choices(
 
 
 def test_the_described_flags_of_serve_are_its_settings() -> None:
-    command = tree().commands["serve"]
-    command.describe()
-    known = {name for param in command.params for name in param.opts}
-    assert {f"--{name.replace('_', '-')}" for name in Settings.model_fields} <= known
+    assert {f"--{name.replace('_', '-')}" for name in Settings.model_fields} <= _flags(tree().commands["serve"])
 
 
 @pytest.mark.parametrize("given", ["--version", "serve --help", "info"])
@@ -223,16 +206,13 @@ def test_messages_name_flags_that_a_command_has() -> None:
 
 
 @pytest.mark.parametrize("name", ["encode", "explain", "classify", "rerank", "similar", "tune", "serve"])
-def test_flags_of_an_export_are_told_from_a_commands_own(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flags_of_an_export_are_told_from_a_commands_own(name: str, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise pickles_refused("owner/name", "pytorch_model.bin")
 
     monkeypatch.setattr("polyhead.models.find_folder", refuse)
     texts = {"explain": ["a", "b"], "rerank": ["a", "b"], "similar": ["a", "b"], "tune": [], "serve": []}
-    assert main([name, *texts.get(name, ["a"]), "--model", "owner/name"]) == 1
-    printed = capsys.readouterr().err
+    printed = run(name, *texts.get(name, ["a"]), "--model", "owner/name", code=1)
     own = _flags(tree().commands[name])
     assert ALLOW_PICKLES in printed
     assert ("flags of `polyhead export`" in printed) == (ALLOW_PICKLES not in own)
@@ -270,12 +250,11 @@ def _texts(path: Path) -> Iterator[str]:
     ["info {}", "verify {}", "encode cat --model {}", "explain cat dog --model {}", "tune {}", "heads {} --corpus {}"],
 )
 def test_a_malformed_manifest_is_one_line_that_names_file_and_field(
-    command: str, embedder: TaskArtifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, embedder: TaskArtifact, tmp_path: Path, run: Run
 ) -> None:
     artifact = shutil.copytree(embedder.artifact, tmp_path / "artifact")
     written = json.loads((artifact / MANIFEST).read_text())
     (artifact / MANIFEST).write_text(json.dumps({**written, "opset": "24"}))
-    assert main(command.replace("{}", str(artifact)).split()) == 1
-    printed = capsys.readouterr().err
+    printed = run(*command.replace("{}", str(artifact)).split(), code=1)
     assert f"{artifact / MANIFEST}: malformed manifest: opset is '24': expected a whole number\n" in printed
     assert printed.count("\n") == 1

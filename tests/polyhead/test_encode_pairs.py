@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from polyhead import Engine
-from polyhead.cli import main
+from tests.polyhead.conftest import Run
 from tests.task_artifacts import TaskArtifact
 
 ROWS = [("the cat", "a dog"), ("a cat", "the cat sat on the mat."), ("one", "two")]
@@ -32,57 +32,39 @@ def _in_a_folder_of_its_own(reranker: TaskArtifact, tmp_path: Path, monkeypatch:
     [
         ("pairs.txt", "".join(f"{first}\t{second}\n" for first, second in ROWS), []),
         ("pairs.jsonl", "".join(json.dumps({"text": a, "text_pair": b}) + "\n" for a, b in ROWS), []),
-        (
-            "pairs.jsonl",
-            "".join(json.dumps({"q": a, "d": b}) + "\n" for a, b in ROWS),
-            ["--field", "q", "--pair-field", "d"],
-        ),
+        ("q-d.jsonl", "".join(json.dumps({"q": a, "d": b}) + "\n" for a, b in ROWS), ["--field=q", "--pair-field=d"]),
     ],
 )
-def test_pairs_are_read_together(
-    model: Engine, name: str, content: str, options: list[str], capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_pairs_are_read_together(model: Engine, name: str, content: str, options: list[str], run: Run) -> None:
     Path(name).write_text(content)
-    assert main(["encode", "--pairs", "--input", name, *options]) == 0
-    lines = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+    lines = [json.loads(line) for line in run("encode", "--pairs", "--input", name, *options).splitlines()]
     scores = model.encode(pairs=ROWS).scores[:, 0]
     for line, row, score in zip(lines, ROWS, scores, strict=True):
         assert (line["text"], line["text_pair"]) == row
         assert line["scores"]["LABEL_0"] == pytest.approx(score, abs=1e-6)
 
 
-def test_pairs_of_the_command_line_become_parquet(model: Engine) -> None:
-    assert main(["encode", "--pairs", *[text for row in ROWS for text in row], "--output", "out.parquet"]) == 0
+def test_pairs_of_the_command_line_become_parquet(model: Engine, run: Run) -> None:
+    run("encode", "--pairs", *[text for row in ROWS for text in row], "--output", "out.parquet")
     table = parquet.read_table("out.parquet")
     columns = table["text"].to_pylist(), table["text_pair"].to_pylist()
     assert list(zip(*columns, strict=True)) == ROWS
     np.testing.assert_allclose(table["scores"].to_pylist(), model.encode(pairs=ROWS).scores, atol=1e-6)
-    assert main(["encode", "--pairs", "--input", "out.parquet", "--output", "again.npy"]) == 0
+    run("encode", "--pairs", "--input", "out.parquet", "--output", "again.npy")
     np.testing.assert_allclose(np.load("again.npy"), table["scores"].to_pylist(), atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("content", "given", "code", "message"),
     [
-        (
-            "one\ttwo\nthree\n",
-            "--input pairs.txt",
-            1,
-            "pairs.txt, line 2: expected two texts with a tab between them, got 1",
-        ),
-        (
-            "one\ttwo\tthree\n",
-            "--input pairs.txt",
-            1,
-            "pairs.txt, line 1: expected two texts with a tab between them, got 3",
-        ),
+        ("one\ttwo\nthree\n", "--input pairs.txt", 1, "line 2: expected two texts with a tab between them, got 1"),
+        ("one\ttwo\tthree\n", "--input pairs.txt", 1, "line 1: expected two texts with a tab between them, got 3"),
         ("", "one two three", 2, "--pairs: 3 texts are no pairs: give two for each"),
         ("", "one two --model {embedder}", 1, "reads one text at a time"),
     ],
 )
 def test_what_is_no_pair_is_said(
-    content: str, given: str, code: int, message: str, embedder: TaskArtifact, capsys: pytest.CaptureFixture[str]
+    content: str, given: str, code: int, message: str, embedder: TaskArtifact, run: Run
 ) -> None:
     Path("pairs.txt").write_text(content)
-    assert main(["encode", "--pairs", *given.format(embedder=embedder.artifact).split()]) == code
-    assert message in capsys.readouterr().err
+    assert message in run("encode", "--pairs", *given.format(embedder=embedder.artifact).split(), code=code)

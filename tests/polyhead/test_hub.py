@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -10,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-import httpx
 import pytest
 
-from benchmarks.lib.server import free_port
 from tests.hub import COMMIT, MODEL, Hub, serve_hub
+from tests.service.process import ServerProcess
 from tests.task_artifacts import TaskArtifact
 
 FETCH = """
@@ -70,49 +69,26 @@ def test_without_a_network_an_earlier_download_is_taken_and_another_refused_at_o
 
 
 @contextmanager
-def served(hub: Hub, cache: Path, *flags: str) -> Iterator[tuple[str, float]]:
-    """The address of `polyhead serve MODEL`, once it is ready, and after how many seconds that was."""
-    port, began = free_port(), time.monotonic()
-    program, environment = Path(sys.executable).with_name("polyhead"), {**os.environ, **hub.environment(cache)}
-    process = subprocess.Popen(  # noqa: S603 - our own program
-        [program, "serve", MODEL, f"--port={port}", "--workers=1", *flags],
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        while True:
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() - began < 300
-            try:
-                if httpx.get(f"{url}/readyz").status_code == 200:
-                    break
-            except httpx.TransportError:
-                time.sleep(0.05)
-        yield url, time.monotonic() - began
-        process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=60)
-        assert process.returncode == 0, log
-    finally:
-        process.kill()
+def served(hub: Hub, cache: Path, *flags: str) -> Iterator[tuple[ServerProcess, float]]:
+    """`polyhead serve MODEL`, once it is ready, and after how many seconds that was."""
+    began, environment = time.monotonic(), hub.environment(cache)
+    with ServerProcess("polyhead", "serve", MODEL, "--workers=1", *flags, environment=environment) as process:
+        with patch("tests.service.process.START_LIMIT", 300.0):
+            process.wait_until_ready()
+        yield process, time.monotonic() - began
+        assert process.stop() == 0
 
 
 @pytest.mark.slow
 def test_the_name_is_served_and_the_next_start_asks_nobody(hub: Hub, tmp_path: Path) -> None:
-    def encode(url: str) -> list[list[float]]:
-        answer = httpx.post(f"{url}/encode", json={"inputs": "the cat sat"}).json()
-        assert answer["model"] == MODEL
-        vectors: list[list[float]] = answer["embeddings"]
-        return vectors
-
-    with served(hub, tmp_path) as (url, cold):
-        first = encode(url)
-        assert httpx.get(f"{url}/info").json()["manifest"]["source"]["revision"] == COMMIT
+    with served(hub, tmp_path) as (process, cold):
+        first = process.post("/encode", {"inputs": "the cat sat"})
+        assert first["model"] == MODEL
+        assert json.loads(process.request("GET", "/info")[2])["manifest"]["source"]["revision"] == COMMIT
     assert hub.asked
     hub.asked.clear()
     for flags in ((), ("--offline",)):
-        with served(hub, tmp_path, *flags) as (url, warm):
-            assert encode(url) == first
+        with served(hub, tmp_path, *flags) as (process, warm):
+            assert process.post("/encode", {"inputs": "the cat sat"})["embeddings"] == first["embeddings"]
             assert warm < cold
     assert hub.asked == []

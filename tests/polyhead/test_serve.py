@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -20,6 +20,7 @@ from polyhead.cli import main
 from polyhead.models import DEFAULT_ARTIFACT, Tuned, Wanted, cached_artifacts, default_artifact, exported, keep_tuned
 from service.machine import usable_cores
 from service.settings import Settings, misspelt_variables
+from tests.polyhead.conftest import Run
 from tests.service.fake_engine import write_fake_artifact
 from tests.task_artifacts import TaskArtifact
 
@@ -74,15 +75,15 @@ def test_serving_loads_no_pytorch() -> None:
 
 
 def test_an_artifact_is_served_as_it_is(
-    embedder: TaskArtifact, starts: list[Settings], exports: list[Path], capsys: pytest.CaptureFixture[str]
+    embedder: TaskArtifact, starts: list[Settings], exports: list[Path], run: Run
 ) -> None:
-    assert main(["serve", "--model", str(embedder.artifact)]) == 0
+    run("serve", "--model", embedder.artifact)
     assert (starts[0].model, exports) == (embedder.artifact, [])
-    assert main(["serve", str(embedder.artifact), "--precision", "int8"]) == 1
-    assert "is an artifact: how it was exported cannot be chosen any more" in capsys.readouterr().err
+    said = "is an artifact: how it was exported cannot be chosen any more"
+    assert said in run("serve", embedder.artifact, "--precision", "int8", code=1)
     Path("empty").mkdir()
-    assert main(["serve", "empty"]) == 1
-    assert "holds neither an artifact (manifest.json) nor a checkpoint (config.json)" in capsys.readouterr().err
+    said = "holds neither an artifact (manifest.json) nor a checkpoint (config.json)"
+    assert said in run("serve", "empty", code=1)
 
 
 def test_several_models_keep_their_names_and_only_those_without_an_artifact_are_exported(
@@ -110,17 +111,14 @@ def test_a_hub_model_is_asked_for_once_a_setting(starts: list[Settings], exports
 
 
 def test_what_tune_chose_is_served_unless_something_else_is_asked_for(
-    starts: list[Settings],
-    exports: list[Path],
-    asked: Asked,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    starts: list[Settings], exports: list[Path], asked: Asked, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    keep_tuned(Path("owner/model"), Tuned(processor_name(), usable_cores(), "bf16", "openvino", 1, 1, 2))
-    assert main(["serve", "owner/model"]) == 0
+    layout = {"processes": 1, "workers": 1, "intra_op_threads": 2}
+    keep_tuned(Path("owner/model"), Tuned(processor_name(), usable_cores(), "bf16", "openvino", layout))
+    run("serve", "owner/model")
     assert exports[0].name.startswith("model-bf16-")
     assert (starts[0].processes, starts[0].workers, starts[0].intra_op_threads) == (1, 1, 2)
-    assert "as `polyhead tune` found best here" in capsys.readouterr().err
+    assert "as `polyhead tune` found best here" in run.said
     assert main(["serve", "owner/model", "--precision", "bf16", "--engine", "openvino", "--workers", "3"]) == 0
     assert len(exports) == 1, "the same artifact"
     assert (starts[1].workers, starts[1].intra_op_threads) == (3, 1)
@@ -133,32 +131,22 @@ def test_what_tune_chose_is_served_unless_something_else_is_asked_for(
 
 
 def test_settings_of_an_export_are_the_exporters(
-    embedder: TaskArtifact, starts: list[Settings], cache: Path, monkeypatch: pytest.MonkeyPatch
+    embedder: TaskArtifact, starts: list[Settings], cache: Path, run: Run
 ) -> None:
-    commands: list[list[str]] = []
-
-    def end(command: list[str], **_: Any) -> Any:
-        commands.append(command)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("polyhead.models.subprocess.Popen", end)
     flags = ["--precision", "bf16", "--engine", "openvino", "--task", "embedding", "--max-length", "16"]
-    assert main(["serve", str(embedder.folder), *flags]) == 130
-    given = export_parser().parse_args(commands[0][4:])
+    with patch("polyhead.models.subprocess.Popen", side_effect=KeyboardInterrupt) as start:
+        run("serve", embedder.folder, *flags, code=130)
+    given = export_parser().parse_args(start.call_args.args[0][4:])
     assert (given.precision, given.engine, given.task, given.max_length) == ("bf16", "openvino", "embedding", 16)
     assert Path(given.output).parent == cache
 
 
 def test_offline_asks_for_nothing(
-    starts: list[Settings],
-    exports: list[Path],
-    asked: Asked,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    starts: list[Settings], exports: list[Path], asked: Asked, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "")  # restored after the test
-    assert main(["serve", "owner/model", "--offline"]) == 1
-    assert capsys.readouterr().err.startswith("polyhead serve: owner/model could not be fetched")
+    said = run("serve", "owner/model", "--offline", code=1)
+    assert said.startswith("polyhead serve: owner/model could not be fetched")
     monkeypatch.setenv("HF_HUB_OFFLINE", "")
     assert main(["serve", "owner/model"]) == 0
     assert main(["serve", "owner/model", "--offline"]) == 0
@@ -166,11 +154,10 @@ def test_offline_asks_for_nothing(
 
 
 def test_a_cache_that_cannot_be_written_to_is_said_with_the_variable_that_moves_it(
-    cache: Path, exports: list[Path], asked: Asked, capsys: pytest.CaptureFixture[str]
+    cache: Path, exports: list[Path], asked: Asked, run: Run
 ) -> None:
     cache.touch()  # a file in its place
-    assert main(["serve", "owner/model"]) == 1
-    printed = capsys.readouterr().err
+    printed = run("serve", "owner/model", code=1)
     expected = f"polyhead serve: exports are kept in {cache}, which cannot be written to (File exists): name another "
     assert printed.startswith(f"{expected}folder with POLYHEAD_CACHE")
     assert (exports, printed.count("\n")) == ([], 1)
@@ -179,10 +166,7 @@ def test_a_cache_that_cannot_be_written_to_is_said_with_the_variable_that_moves_
 def test_a_user_without_a_home_needs_a_named_cache_for_exports_alone(
     cache: Path, embedder: TaskArtifact, starts: list[Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", home)
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
     assert models.cache_folder() == cache
     cache.symlink_to(cache)  # a folder that cannot be looked into
     assert main(["serve", "--model", str(embedder.artifact)]) == 0
@@ -196,12 +180,8 @@ def test_a_user_without_a_home_needs_a_named_cache_for_exports_alone(
 
 
 def test_two_starts_share_one_export(exports: list[Path], asked: Asked) -> None:
-    found: list[Path] = []
-    starts = [threading.Thread(target=lambda: found.append(exported(Wanted("owner/model")))) for _ in range(2)]
-    for start in starts:
-        start.start()
-    for start in starts:
-        start.join()
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(exported, [Wanted("owner/model")] * 2))
     assert len(exports) == 1
     assert found == exports * 2
 
@@ -214,39 +194,24 @@ def test_two_starts_share_one_export(exports: list[Path], asked: Asked) -> None:
     ],
 )
 def test_an_export_that_fails_leaves_nothing(
-    embedder: TaskArtifact,
-    starts: list[Settings],
-    cache: Path,
-    end: str,
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    embedder: TaskArtifact, starts: list[Settings], cache: Path, end: str, message: str, run: Run
 ) -> None:
-    def ended(_: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        return started(["sh", "-c", end], **options)
-
     started = subprocess.Popen
-    monkeypatch.setattr("polyhead.models.subprocess.Popen", ended)
-    assert main(["serve", str(embedder.folder)]) == 1
-    assert message in capsys.readouterr().err
+    with patch("polyhead.models.subprocess.Popen", lambda _, **options: started(["sh", "-c", end], **options)):
+        assert message in run("serve", embedder.folder, code=1)
     assert (cached_artifacts(), starts) == ([], [])
     assert {path.suffix for path in cache.iterdir()} == {".lock"}
 
 
-def test_the_cache_is_listed_and_cleared(
-    starts: list[Settings], exports: list[Path], asked: Asked, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_cache_is_listed_and_cleared(starts: list[Settings], exports: list[Path], asked: Asked, run: Run) -> None:
     for name in ("one", "other"):
-        assert main(["serve", f"owner/{name}"]) == 0
+        run("serve", f"owner/{name}")
     one, other = exports
-    capsys.readouterr()
-    assert main(["cache"]) == 0
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == [one.name, other.name]
-    assert main(["cache", "clear", one.name]) == 0
+    assert [line.split()[-1] for line in run("cache").splitlines()] == [one.name, other.name]
+    run("cache", "clear", one.name)
     assert cached_artifacts() == [other]
-    assert main(["cache", "clear", "nothing"]) == 1
-    assert "holds no nothing: `polyhead cache` lists what it holds" in capsys.readouterr().err
-    assert main(["cache", "clear"]) == 0
+    assert "holds no nothing: `polyhead cache` lists what it holds" in run("cache", "clear", "nothing", code=1)
+    run("cache", "clear")
     assert cached_artifacts() == []
 
 

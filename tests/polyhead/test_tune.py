@@ -5,13 +5,13 @@ from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from export.errors import SourceError
 from model.artifact import OPENVINO, Artifact, Manifest, read_manifest, write_manifest
 from polyhead import tune as tuning
-from polyhead.cli import main
 from polyhead.models import TUNED, Wanted, cache_folder, tuned_for
 from polyhead.tune import (
     CONNECTIONS,
@@ -27,6 +27,7 @@ from polyhead.tune import (
     report,
     served,
 )
+from tests.polyhead.conftest import Run
 from tests.service.fake_engine import make_tokenizer, write_fake_artifact
 
 MODEL = Path("made")
@@ -67,7 +68,7 @@ def test_the_best_of_each_kind_is_recommended_and_more_processes_or_tokens_have_
 
 
 def test_batch_sizes_are_tried_in_the_way_with_the_most_texts_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     rates = {None: 500, 256: 490, 1024: 900, 2048: 890}
 
@@ -78,18 +79,17 @@ def test_batch_sizes_are_tried_in_the_way_with_the_most_texts_a_second(
     monkeypatch.setattr(tuning, "measure_layout", measure_layout)
     monkeypatch.setattr("service.machine.usable_cores", lambda: 2)
     flags = [word for tokens in ("256", "1024", "2048") for word in ("--max-batch-tokens", tokens)]
-    assert main(["tune", str(artifact), "--cores", "2", *flags]) == 0
-    printed = capsys.readouterr()
-    steps = printed.err.splitlines()
+    printed = run("tune", artifact, "--cores", "2", *flags)
+    steps = run.said.splitlines()
     assert steps[2] == "3 of 6: artifact, processes 2, workers 1, threads 1"
     assert steps[3:] == [
         f"{number} of 6: artifact, processes 1, workers 2, threads 1, batches of {tokens} tokens"
         for number, tokens in ((4, 256), (5, 1024), (6, 2048))
     ]
-    rows = [line.split() for line in printed.out.splitlines()[1:7]]
+    rows = [line.split() for line in printed.splitlines()[1:7]]
     assert [row[5] for row in rows] == ["-", "-", "-", "256", "1024", "2048"]
-    assert "the server's own size: POLYHEAD_MAX_BATCH_TOKENS, or 512, on a GPU 16384\n" in printed.out
-    commands = printed.out.splitlines()[-2:]  # of requests that come alone the size is the server's own
+    assert "the server's own size: POLYHEAD_MAX_BATCH_TOKENS, or 512, on a GPU 16384\n" in printed
+    commands = printed.splitlines()[-2:]  # of requests that come alone the size is the server's own
     for said in ("POLYHEAD_MAX_BATCH_TOKENS=1024 polyhead serve", "MAX_BATCH"):
         assert [said in line for line in commands] == [True, False]
 
@@ -143,20 +143,19 @@ def forms_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Wanted]:
 
 
 def test_the_choice_among_a_models_forms_is_kept_for_this_machine(
-    forms_made: list[Wanted], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    forms_made: list[Wanted], monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     def measure_layout(artifact: Path, layout: Layout, *_: object) -> Measurement:
         return measured(layout, 900 if "bf16" in artifact.name else 500, 1 / layout.intra_op_threads, artifact)
 
     monkeypatch.setattr(tuning, "measure_layout", measure_layout)
-    assert main(["tune", "owner/model", "--cores", "1", "--write", "throughput"]) == 0
+    printed = run("tune", "owner/model", "--cores", "1", "--write", "throughput")
     assert [(one.precision, one.engine) for one in forms_made] == [
         *(("fp32", None), ("int8", None), ("fp32", OPENVINO), ("bf16", OPENVINO))
     ]
-    printed = capsys.readouterr()
-    assert "left out --precision int8: cosine_mean is too low" in printed.err
-    assert printed.err.endswith("for throughput from now on, if it may use 1 core of this machine\n")
-    assert len(printed.out.splitlines()) == 1 + 3 + 2
+    assert "left out --precision int8: cosine_mean is too low" in run.said
+    assert run.said.endswith("for throughput from now on, if it may use 1 core of this machine\n")
+    assert len(printed.splitlines()) == 1 + 3 + 2
     monkeypatch.setattr("polyhead.models.usable_cores", lambda: 2)
     assert tuned_for(Path("owner/model")) is None
     monkeypatch.setattr("polyhead.models.usable_cores", lambda: 1)
@@ -176,15 +175,14 @@ def test_the_choice_among_a_models_forms_is_kept_for_this_machine(
 
 @pytest.mark.slow
 def test_measures_an_artifact_over_http_whatever_else_the_environment_says(
-    default_artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    default_artifact: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     cores = os.sched_getaffinity(0)
     for name, value in {"API_KEYS": "secret", "PORT": "1", "UDS": "/nowhere/socket", "WORKERS": "7"}.items():
         monkeypatch.setenv(f"POLYHEAD_{name}", value)
-    assert main(["tune", "--model", str(default_artifact), "--seconds", "1", "--cores", "1"]) == 0
-    printed = capsys.readouterr()
-    assert printed.err == f"1 of 1: {default_artifact.name}, processes 1, workers 1, threads 1\n"
-    row = printed.out.splitlines()[1].split()
+    printed = run("tune", "--model", default_artifact, "--seconds", "1", "--cores", "1")
+    assert run.said == f"1 of 1: {default_artifact.name}, processes 1, workers 1, threads 1\n"
+    row = printed.splitlines()[1].split()
     assert row[:6] == ["fp32", "onnxruntime", "1", "1", "1", "-"]
     assert all(float(value) > 0 for value in row[6:11])
     assert row[11:] == ["as", "float32"]
@@ -196,21 +194,16 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
         pass
 
 
-def test_a_file_that_cannot_be_read_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(directory: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(directory))
-
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, run: Run) -> None:
     path = write_fake_artifact(tmp_path / "mine")
-    monkeypatch.setattr(Artifact, "open", refuse)
-    assert main(["tune", "--model", str(path)]) == 1
-    assert capsys.readouterr().err == f"polyhead tune: [Errno 13] Permission denied: '{path}'\n"
+    with patch.object(Artifact, "open", side_effect=PermissionError(13, "Permission denied", str(path))):
+        said = run("tune", "--model", path, code=1)
+    assert said == f"polyhead tune: [Errno 13] Permission denied: '{path}'\n"
 
 
 @pytest.mark.parametrize("flags", ["--seconds=-1", "--cores=0", "--cores=9999", "--max-batch-tokens=0"])
-def test_refuses_a_wrong_command_line(tmp_path: Path, flags: str) -> None:
-    assert main(["tune", "--model", str(tmp_path), flags]) == 2
+def test_refuses_a_wrong_command_line(tmp_path: Path, flags: str, run: Run) -> None:
+    run("tune", "--model", tmp_path, flags, code=2)
 
 
 async def ask(status: str, vocabulary: Path) -> tuple[Rates, Rates, Counter[str], int]:

@@ -31,7 +31,7 @@ class ServerProcess:
     """`python -m MODULE FLAGS --port 0`, its log read line by line."""
 
     def __init__(self, module: str, *flags: str, environment: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-W", "error", "-m", module, "--port", "0", *flags]
+        command = [sys.executable, "-W", "error", "-m", module, *flags, "--port", "0"]
         self._process = subprocess.Popen(  # noqa: S603 - our own program
             command, cwd=ROOT, env={**os.environ, **(environment or {})}, stderr=subprocess.PIPE, stdout=subprocess.PIPE
         )

@@ -53,7 +53,7 @@ def test_a_monstrous_size_is_refused_before_memory_is_taken(model: FamilyModel, 
         ({"positions": "sinusoidal", "max_positions": 10**6, "hidden_size": 1024}, "1024000000 values in a table"),
         ({"rope_theta": 10**400}, "rope_theta is 1000.*: expected a positive number"),
         ({"num_heads": [1, 1], "value_residual": [[0, 1], [10**400, 1]]}, r"value_residual\[1\] is"),
-        ({"projection": {"size": 10**9}}, "projections.size is 1000000000"),
+        ({"projections": [{"size": 10**9}]}, "projections.size is 1000000000"),
     ],
 )
 def test_settings_of_our_own_networks(change: dict[str, Any], message: str, tmp_path: Path) -> None:

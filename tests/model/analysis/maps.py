@@ -2,7 +2,6 @@
 
 import numpy as np
 from hypothesis import strategies as st
-from numpy.typing import ArrayLike
 
 from model.analysis.arrays import Float32Array
 
@@ -26,9 +25,3 @@ def drawn_maps(draw: st.DrawFn, max_tokens: int = 12) -> Float32Array:
 def uniform(tokens: int) -> Float32Array:
     """Every query looks at every key alike, [n, n]."""
     return np.full((tokens, tokens), 1 / tokens, dtype=np.float32)
-
-
-def assert_rows_sum_to(weights: Float32Array, expected: ArrayLike, tolerance: float = 1e-6) -> None:
-    """Sums in float64, so that only the weights' own rounding counts."""
-    found = weights.sum(axis=-1, dtype=np.float64)
-    np.testing.assert_allclose(found, np.asarray(expected, dtype=np.float64), rtol=0, atol=tolerance)

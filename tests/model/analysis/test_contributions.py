@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.analysis.arrays import Float32Array
-from model.analysis.contributions import contributions, norm_weighted, pooled_parts, token_shares
+from model.analysis.contributions import contributions, pooled_parts, token_shares
 from model.config import Pooling
 from model.tasks import POOLINGS
-from tests.model.analysis.maps import draw_maps
 
 NAMES: tuple[Pooling, ...] = get_args(Pooling)
 AXES = np.eye(3, dtype=np.float32)
@@ -76,17 +75,3 @@ def test_refuses_a_cosine_with_nothing() -> None:
     with pytest.raises(ValueError, match="pooled vector is 0, its cosine with anything is undefined: ask for the dot"):
         contributions(AXES, opposite, pooling="mean")
     assert contributions(AXES, opposite, pooling="mean", similarity="dot").sum() == pytest.approx(0.0, abs=1e-7)
-
-
-def test_norms_by_hand_scale_each_column() -> None:
-    norms = np.array([[3.0, 10.0]], dtype=np.float32)
-    weights = np.array([[[0.5, 0.5], [0.1, 0.9]]], dtype=np.float32)
-    np.testing.assert_allclose(norm_weighted(weights, norms), [[[1.5, 5.0], [0.3, 9.0]]], rtol=1e-6)
-
-
-def test_any_axes_in_front_and_single_queries(generator: np.random.Generator) -> None:
-    weights = draw_maps(generator, 2, 3, 1, 7)
-    norms = generator.random((2, 3, 7), dtype=np.float32)
-    found = norm_weighted(weights, norms)
-    assert (found.shape, found.dtype.name) == ((2, 3, 1, 7), "float32")
-    np.testing.assert_array_equal(found[1, 2], norm_weighted(weights[1, 2:], norms[1, 2:])[0])

@@ -3,21 +3,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, Metaspace
 from tokenizers.processors import TemplateProcessing
 
-from model.analysis.arrays import BoolArray, Float32Array
-from model.analysis.words import exclude_special, find_words, punctuation_mask, to_words, word_offsets
-from tests.model.analysis.maps import assert_rows_sum_to, draw_maps, drawn_maps, uniform
+from model.analysis.words import exclude_special, find_words, punctuation_mask, word_offsets
+from tests.model.analysis.maps import draw_maps, uniform
 from tests.texts import varied_texts
 from tests.tokenizers import bpe, unigram, wordpiece
-
-WORD_IDS = st.lists(st.integers(1, 4), min_size=1, max_size=6).map(
-    lambda pieces: [None, *(word for word, count in enumerate(pieces) for _ in range(count)), None]
-)
 
 
 def spans_of(word_ids: list[int | None]) -> list[tuple[int, int]]:
@@ -99,45 +92,7 @@ def test_words_by_hand() -> None:
     assert find_words("of the mat", [(0, 6), (6, 10)], [0, 0]) == [(0, 1), (1, 2)]
 
 
-@settings(deadline=None)
-@given(WORD_IDS, st.integers(0, 2**32 - 1), st.sampled_from([1.0, 200.0]))
-def test_against_loops_and_rows_sum_to_one(word_ids: list[int | None], seed: int, sharpness: float) -> None:
-    tokens = len(word_ids)
-    weights = draw_maps(np.random.default_rng(seed), 2, tokens, tokens, sharpness=sharpness)
-    words = spans_of(word_ids)
-    found = to_words(weights, words)
-    assert found.shape == (2, len(words), len(words))
-    assert_rows_sum_to(found, 1)
-    for head, row, column in np.ndindex(found.shape):
-        pieces = [range(*words[row]), range(*words[column])]
-        mass = sum(float(weights[head, query, key]) for query in pieces[0] for key in pieces[1])
-        assert found[head, row, column] == pytest.approx(mass / len(pieces[0]), abs=1e-6)
-
-
-def test_rows_of_the_first_word_alone(generator: np.random.Generator) -> None:
-    weights: Float32Array = draw_maps(generator, 3, 2, 5, 5)
-    words = [(0, 2), (2, 3), (3, 5)]
-    found = to_words(weights[:, :, :2], words, words[:1])
-    np.testing.assert_array_equal(found, to_words(weights, words)[:, :, :1])
-
-
 ENDS = np.array([True, False, False, False, True])
-
-
-@st.composite
-def maps_and_special(draw: st.DrawFn) -> tuple[Float32Array, BoolArray]:
-    weights = draw(drawn_maps())
-    count = weights.shape[-1]
-    return weights, np.array(draw(st.lists(st.booleans(), min_size=count, max_size=count)), dtype=np.bool_)
-
-
-@settings(deadline=None)
-@given(maps_and_special())
-def test_sums_of_rows(drawn: tuple[Float32Array, BoolArray]) -> None:
-    weights, special = drawn
-    kept_mass = weights[:, ~special].astype(np.float64)[:, :, ~special].sum(axis=-1)
-    assert_rows_sum_to(exclude_special(weights, special), kept_mass)
-    assert_rows_sum_to(exclude_special(weights, special, renormalise=True), kept_mass > 0)
 
 
 def test_special_tokens_are_left_out(generator: np.random.Generator) -> None:

@@ -87,7 +87,7 @@ def fixed(encoder: Encoder) -> Encoder:
 
 
 def reference_parts(encoder: Encoder, ids: Tensor, types: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Parts of the hidden states [S, S + 1, D] and of the output [S + 1, D'], the last source the biases."""
+    """Parts of the hidden states [S, S, D] and of the output [S, D'], a source a token."""
     made, lengths = fixed(encoder), torch.tensor([ids.shape[1]])
     places = torch.arange(ids.shape[1])
     embedded = encoder.embeddings(ids[0], places, None if types is None else types[0])
@@ -102,13 +102,7 @@ def reference_parts(encoder: Encoder, ids: Tensor, types: Tensor | None) -> tupl
     hidden, outputs = [], []
     for place in places:
         only = torch.where((places == place)[:, None], embedded, 0.0)
-        (whole, output), (part, output_part) = torch.autograd.functional.jvp(run, (embedded,), (only,))  # type: ignore[no-untyped-call]
+        _, (part, output_part) = torch.autograd.functional.jvp(run, (embedded,), (only,))  # type: ignore[no-untyped-call]
         hidden.append(part)
         outputs.append(output_part)
-    return _with_rest(hidden, whole, 1), _with_rest(outputs, output, 0)
-
-
-def _with_rest(parts: list[Tensor], whole: Tensor, dim: int) -> Tensor:
-    """What no token accounts for is the biases'."""
-    stacked = torch.stack(parts, dim=dim)
-    return torch.cat((stacked, (whole - stacked.sum(dim=dim)).unsqueeze(dim)), dim=dim)
+    return torch.stack(hidden, dim=1), torch.stack(outputs)

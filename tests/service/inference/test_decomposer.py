@@ -26,7 +26,7 @@ def test_parts_are_those_of_the_checkpoints_network(embedder: TaskArtifact) -> N
     found = OnnxDecomposer(Artifact.open(embedder.artifact)).run(WholeText(ids), sources, Cancellation())
     encoder = read_checkpoint(Folder(embedder.folder, "drawn")).encoder.double().use("eager")
     with torch.no_grad():
-        expected = decompose(encoder, torch.from_numpy(ids)[None], tokens=torch.from_numpy(sources), with_biases=False)
+        expected = decompose(encoder, torch.from_numpy(ids)[None], tokens=torch.from_numpy(sources))
     np.testing.assert_allclose(found.parts, expected.output, atol=1e-5)
     np.testing.assert_allclose(found.own_shares, expected.own_shares, atol=1e-5)
 
@@ -48,8 +48,8 @@ def test_the_engine_explains_what_it_encodes(embedder: TaskArtifact) -> None:
         for text, entry, vector in zip((A, B), encoded.attention, encoded.embeddings, strict=True):
             ids = torch.from_numpy(engine._runner.tokenizer.encode_now([text])[0].input_ids)
             with torch.no_grad():
-                parts = decompose(encoder, ids[None]).output  # the biases' is the last
-            whole = parts.sum(dim=0)
+                parts, whole = decompose(encoder, ids[None])[1:3]
+            parts = torch.cat((parts, (whole - parts.sum(dim=0))[None]))  # what is left is the biases'
             np.testing.assert_allclose(entry["norms"], parts.norm(dim=1) / whole.norm(), atol=1e-5)
             np.testing.assert_allclose(entry["cosines"], torch.cosine_similarity(parts, whole[None]), atol=1e-5)
             assert entry["norms"] @ entry["cosines"] == pytest.approx(np.linalg.norm(vector), abs=1e-5)
