@@ -5,8 +5,9 @@ from http.server import BaseHTTPRequestHandler
 import numpy as np
 
 from benchmarks.lib.server import pss_bytes
+from benchmarks.service.replicas import nginx
 from tests.deploy import tools
-from tests.deploy.test_nginx import behind_nginx
+from tests.deploy.tools import or_skip
 
 
 class NamingReplica(BaseHTTPRequestHandler):
@@ -26,7 +27,7 @@ class NamingReplica(BaseHTTPRequestHandler):
 
 def test_replicas_are_always_told_a_host() -> None:
     """They answer 400 to HTTP/1.1 without one, which nginx speaks to them whatever its client does."""
-    with tools.serving(NamingReplica) as port, behind_nginx([port] * 2) as proxy:
+    with tools.serving(NamingReplica) as port, or_skip(nginx([port] * 2)) as proxy:
         for header, host in ((b"", b"polyhead"), (b"Host: a.example\r\n", b"a.example")):
             address = proxy.address.host, proxy.address.port
             with socket.create_connection(address, timeout=10) as client, client.makefile("rb") as answer:

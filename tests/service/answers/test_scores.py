@@ -2,6 +2,7 @@
 
 import tracemalloc
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ FULL_STOP = 9
 
 @pytest.mark.parametrize("skipped_in", [(), ("query",), ("document",), ("query", "document")])
 def test_max_sim_leaves_out_what_the_model_skips(
-    multi_vector_encoder: TaskArtifact, generator: np.random.Generator, skipped_in: tuple[str, ...]
+    multi_vector_encoder: TaskArtifact,
+    generator: np.random.Generator,
+    skipped_in: tuple[Literal["query", "document"], ...],
 ) -> None:
     manifest = Artifact.open(multi_vector_encoder.artifact).manifest
     settings = MultiVectorSettings(size=4, skipped_ids=(FULL_STOP,), skipped_in=skipped_in)
