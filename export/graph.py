@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 import onnx_ir
 import torch
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass, RemoveUnusedFunctionsPass
 from torch import Tensor, nn
 
 from export.functions import local_functions
@@ -91,7 +92,8 @@ def export_module(
             dynamic_shapes={name: dict(sizes[name]) for name in example},
             verbose=False,
         )
-    return cast(torch.onnx.ONNXProgram, program).model
+    model = cast(torch.onnx.ONNXProgram, program).model
+    return ClearMetadataAndDocStringPass()(model).model  # which name files of this machine, and lines of them
 
 
 class _Traced(nn.Module):
@@ -133,7 +135,7 @@ def _example(config: EncoderConfig) -> Inputs:
 
 
 def _finish(model: onnx_ir.Model) -> onnx_ir.Model:
-    """Adds the local functions, and lets sizes be 0 of what is not wanted."""
+    """Adds the local functions that it calls, and lets sizes be 0 of what is not wanted."""
     for function in local_functions():
         model.functions[function.identifier()] = function
     model.opset_imports[FUNCTIONS_DOMAIN] = FUNCTIONS_VERSION
@@ -143,7 +145,7 @@ def _finish(model: onnx_ir.Model) -> onnx_ir.Model:
             shape = onnx_ir.Shape([f"{output.name}.{BATCH}", heads, *[f"{output.name}.{SEQUENCE}"] * sequences])
             for value in _with_casts(output):
                 value.shape = shape.copy()
-    return model
+    return RemoveUnusedFunctionsPass()(model).model
 
 
 def _with_casts(value: onnx_ir.Value) -> Iterator[onnx_ir.Value]:

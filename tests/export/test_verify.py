@@ -19,6 +19,8 @@ from model.artifact import ATTENTION_LAYERS, LENGTHS, NORM_LAYERS
 from model.encoder import Encoder
 from tests.networks import TINY, batch_of, draw_weights, vary
 
+ROOT = Path(__file__).parents[2]
+
 
 def verify(path: Path, encoder: Encoder) -> tuple[dict[str, int], dict[str, float]]:
     return verify_within(path, encoder, tolerance=TOLERANCES["fp32"])
@@ -29,6 +31,14 @@ def test_the_graph_has_the_contracts_types(tiny_graph: Path) -> None:
     assert [str(value.dtype) for value in model.graph.inputs] == ["INT64", "INT64", "BOOL", "BOOL", "FLOAT", "INT64"]
     assert {str(value.dtype) for value in model.graph.outputs} == {"FLOAT"}
     assert model.opset_imports[""] == 24
+
+
+def test_the_graph_says_nothing_of_the_machine_that_wrote_it(tiny_graph: Path) -> None:
+    written = tiny_graph.read_bytes()
+    assert not [name for name in (b".py", b"site-packages", str(ROOT).encode()) if name in written]
+    model = onnx_ir.load(tiny_graph)
+    called = {node.op_identifier() for graph in (model.graph, *model.functions.values()) for node in graph.all_nodes()}
+    assert {*model.functions} <= called, "those that no node calls differ from process to process"
 
 
 @pytest.fixture(scope="module")
