@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -19,7 +18,7 @@ from benchmarks.lib.load import Address, Request, post, run_closed_loop
 from benchmarks.lib.report import Spread, Table, in_turns, median, percentiles
 from benchmarks.lib.server import Server
 from benchmarks.lib.texts import TokenIds, make_batch, standard_plans
-from benchmarks.peers.worker import layouts_of, pull
+from benchmarks.peers.worker import Pass, layouts_of, pull
 from model.artifact import Artifact
 from service.inference.backend import Backend, Batch, Float32Array
 from service.inference.onnx_backend import ProviderUnavailable
@@ -42,6 +41,12 @@ class Sample(NamedTuple):
     client_cores: float | None = None  # that the load generator kept busy
     failed: int = 0  # answers that were neither 200 nor 429
     cpu_us_a_token: float | None = None  # others on the machine change it less than a rate
+
+    @classmethod
+    def of(cls, found: Pass, tokens: int, texts: int) -> "Sample":
+        """Of an engine without HTTP."""
+        cpu_us = 1e6 * found.cpu_seconds / tokens
+        return cls(tokens / found.seconds, texts / found.seconds, found.latencies, cpu_us_a_token=cpu_us)
 
 
 Way = Callable[[], Sample]
@@ -119,11 +124,8 @@ def check_vectors(got: ArrayLike, expected: NDArray[np.float32]) -> None:
 
 def run_pass(backend: Backend, batches: Sequence[Batch], workers: int) -> Sample:
     """Runs every batch once, in order, on `workers` threads that take the next one when they are free."""
-    began, used = time.perf_counter(), time.process_time()
-    latencies = pull(backend.run, batches, workers)
-    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - used
     tokens, texts = sum(int(batch.lengths.sum()) for batch in batches), sum(len(batch.lengths) for batch in batches)
-    return Sample(tokens / seconds, texts / seconds, latencies, cpu_us_a_token=1e6 * cpu_seconds / tokens)
+    return Sample.of(pull(backend.run, batches, workers), tokens, texts)
 
 
 class Engine(NamedTuple):

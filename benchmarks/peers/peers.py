@@ -25,7 +25,7 @@ from benchmarks.lib.command import CannotMeasure, last_line
 from benchmarks.lib.comparison import Sample, Way
 from benchmarks.lib.server import Server, free_port, started
 from benchmarks.lib.texts import TokenIds, fingerprint, standard_plans, tokenize
-from benchmarks.peers.worker import Task
+from benchmarks.peers.worker import Pass, Task
 from export.sources import find_folder
 from model.artifact import Artifact
 
@@ -168,12 +168,10 @@ class PeerProcess:
 
     def cpu_seconds(self, name: str) -> float:
         """Processor seconds of one way, once."""
-        return float(self._ask(name)["cpu_seconds"])
+        return Pass(*self._ask(name)).cpu_seconds
 
     def _measure(self, name: str) -> Sample:
-        answer = self._ask(name)
-        seconds, cpu_us = answer["seconds"], 1e6 * answer["cpu_seconds"] / self._tokens
-        return Sample(self._tokens / seconds, self._texts / seconds, answer["latencies"], cpu_us_a_token=cpu_us)
+        return Sample.of(Pass(*self._ask(name)), self._tokens, self._texts)
 
     def _ask(self, question: object) -> Any:
         stdin, stdout = self._process.stdin, self._process.stdout

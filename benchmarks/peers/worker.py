@@ -1,17 +1,18 @@
 """The process that a peer encodes in: runs in the peer's own environment and encodes when told to.
 
-Standard library and numpy only, so that it can be imported there. One JSON object a line in both directions: first the
-task, then the name of a way, answered with seconds; or places of texts, answered with their vectors.
+Standard library and numpy only, so that it can be imported there. One line of JSON in both directions: first the task,
+answered with the names of all ways; then the name of a way, answered with a `Pass`, or places of texts, answered with
+their vectors.
 """
 
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +34,23 @@ class Task(NamedTuple):
     queries: Sequence[str] = ()  # what each text is scored against or compared with, if pairs are
 
 
-class Peer(NamedTuple):
-    """What a worker offers."""
+class Loaded(NamedTuple):
+    """An engine that is ready to encode in one layout; each plan is a way, named by kind, plan and layout."""
 
-    ways: Mapping[str, Callable[[], Sequence[float]]]  # each encodes all texts once: seconds of every run
-    embed: Callable[[Sequence[int]], NDArray[np.float32]]  # vectors of some texts, for a check
+    kind: str
+    layout: tuple[int, int]  # workers, and threads of each
+    make_batch: Callable[[Sequence[int]], Any]  # of texts, by their places
+    run: Callable[[Any], NDArray[np.float32]]  # a batch to one vector a text
+    prepare: Callable[[], None] | None = None  # called first on every worker thread
+    plans: Mapping[str, Plan] | None = None  # instead of the task's
+
+
+class Pass(NamedTuple):
+    """What it took to run all batches once."""
+
+    seconds: float
+    cpu_seconds: float  # of all threads
+    latencies: Sequence[float]  # seconds of each run
 
 
 def pad_rows(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -51,14 +64,26 @@ def pad_rows(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[
 
 def pull(
     run: Callable[[Item], object], items: Sequence[Item], workers: int, prepare: Callable[[], None] | None = None
-) -> list[float]:
-    """Runs every item once on worker threads that take the next when they are free; returns the seconds of each.
+) -> Pass:
+    """Runs every item once, in order, on worker threads that take the next one when they are free; one is the caller.
 
-    `prepare` is called first on every thread.
+    `prepare` is called first on each of them. After Ctrl-C they end with what they are at.
     """
-    with ThreadPoolExecutor(workers, initializer=prepare) as pool:
-        # After Ctrl-C the threads end with what they are at.
-        return list(pool.map(lambda item: timed(partial(run, item)), items))
+
+    def timed(item: Item) -> float:
+        began = time.perf_counter()
+        run(item)
+        return time.perf_counter() - began
+
+    began, used = time.perf_counter(), time.process_time()
+    if workers == 1:  # PyTorch makes new threads for each thread that calls it
+        if prepare:
+            prepare()
+        latencies = [timed(item) for item in items]
+    else:
+        with ThreadPoolExecutor(workers, initializer=prepare) as pool:
+            latencies = list(pool.map(timed, items))
+    return Pass(time.perf_counter() - began, time.process_time() - used, latencies)
 
 
 def layouts_of(cores: int) -> list[tuple[int, int]]:
@@ -66,15 +91,8 @@ def layouts_of(cores: int) -> list[tuple[int, int]]:
     return list(dict.fromkeys([(cores, 1), (1, cores)]))
 
 
-def timed(run: Callable[[], object]) -> float:
-    """Seconds of one call."""
-    began = time.perf_counter()
-    run()
-    return time.perf_counter() - began
-
-
-def serve(make: Callable[[Task], Peer]) -> None:
-    """Reads the task, makes the peer, and answers until the input ends."""
+def serve(load: Callable[[Task], Iterable[Loaded]]) -> None:
+    """Reads the task, loads the engine in every layout, and answers until the input ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to standard error
 
@@ -82,14 +100,20 @@ def serve(make: Callable[[Task], Peer]) -> None:
         answers.write(json.dumps(value) + "\n")
         answers.flush()
 
-    peer = make(Task(**json.loads(sys.stdin.readline())))
-    say(list(peer.ways))
+    task = Task(**json.loads(sys.stdin.readline()))
+    layouts = list(load(task))
+    ways = {
+        f"{one.kind}, {name}, {one.layout[0]}x{one.layout[1]}": partial(
+            pull, one.run, [one.make_batch(part) for part in plan], one.layout[0], one.prepare
+        )
+        for one in layouts
+        for name, plan in (task.plans if one.plans is None else one.plans).items()
+    }
+    say(list(ways))
     for line in sys.stdin:
         request = json.loads(line)
         if isinstance(request, list):
-            say(peer.embed(request).tolist())
-            continue
-        began, used = time.perf_counter(), time.process_time()
-        latencies = list(peer.ways[request]())
-        seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - used
-        say({"seconds": seconds, "cpu_seconds": cpu_seconds, "latencies": latencies})
+            vectors = [layouts[0].run(layouts[0].make_batch([place])) for place in request]
+            say(np.concatenate(vectors).tolist())
+        else:
+            say(ways[request]())

@@ -13,14 +13,13 @@ TASK = Task(weights="", cores=2, texts=["a", "b b", "c"], rows=[[7], [8, 9], [6]
 
 PEER = """
 import numpy as np
-from benchmarks.peers.worker import Peer, serve
+from benchmarks.peers.worker import Loaded, serve
 
-def make(task):
+def load(task):
     print("libraries print to standard output")
-    ways = {"all": lambda: [0.5] * len(task.plans["one"])}
-    return Peer(ways, lambda indices: np.ones((len(indices), 2)) * task.cores)
+    yield Loaded("f32", (2, 1), len, lambda count: np.full((count, 2), task.cores))
 
-serve(make)
+serve(load)
 """
 
 
@@ -30,9 +29,9 @@ def test_a_peer_in_its_own_process_measures_and_embeds(tmp_path: Path, monkeypat
     with start_worker(Path(sys.executable), "", TASK, module="made_up_peer") as peer:
         np.testing.assert_array_equal(peer.vectors(), np.full((4, 2), 2.0))
         (name, way), *others = peer.ways("Made up").items()
-        assert (name, others) == ("Made up: all", [])
+        assert (name, others) == ("Made up: f32, one, 2x1", [])
         sample = way()
-        assert list(sample.latencies) == [0.5, 0.5, 0.5]
+        assert len(sample.latencies) == 3
         assert (sample.cpu_us_a_token or 0) > 0
         assert sample.tokens_per_s == pytest.approx(sample.texts_per_s * 4 / 3)
 
