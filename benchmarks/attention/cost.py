@@ -55,11 +55,7 @@ Rounds = Mapping[Key, Sequence[Sequence[float]]]
 
 
 def text_of_tokens(tokenizer: Tokenizer, words: Sequence[str], count: int) -> str:
-    """The words that fit, joined: a text of exactly N tokens, special ones included.
-
-    Raises:
-        CannotMeasure: no text is as short as that.
-    """
+    """The words that fit, joined: a text of exactly N tokens, special ones included."""
     text = ""
     for word in words:
         longer = f"{text} {word}".lstrip()
@@ -74,7 +70,7 @@ def make_texts(artifact: Artifact, lengths: Sequence[int]) -> dict[int, tuple[st
     """Two texts of exactly each length in tokens, at most the longest that the model takes."""
     longest = artifact.manifest.max_sequence_length
     tokenizer = load_tokenizer(artifact, longest + 1)
-    words = list(chain.from_iterable(text.split() for text in load_texts("short", CORPUS_TEXTS)))
+    words = " ".join(load_texts("short", CORPUS_TEXTS)).split()
     halves = words[: len(words) // 2], words[len(words) // 2 :]
     counts = sorted({min(length, longest) for length in lengths})
     return {n: (text_of_tokens(tokenizer, halves[0], n), text_of_tokens(tokenizer, halves[1], n)) for n in counts}
@@ -110,9 +106,6 @@ def latencies(address: Address, request: Request, seconds: float) -> list[float]
     """Seconds of each answer, of as many as start within the given time, at least one.
 
     The first one does not count: it finds the server's memory and caches as another form left them.
-
-    Raises:
-        CannotMeasure: a status other than 200.
     """
     tally = run_closed_loop(address, [request], connections=1, seconds=seconds, warmup=0.0)
     if set(tally.statuses) != {200}:
@@ -162,12 +155,7 @@ def cost() -> None:
         ways = {key: partial(latencies, server.address, requests[key], share) for key in body_bytes}
         found = in_turns(ways, arguments.rounds)
     described = {"texts": fingerprint(chain.from_iterable(texts.values())), "refused": refused}
-    table = latency_table(found, body_bytes)
-    emit("attention cost", [table], precision=artifact.manifest.precision, **described)
-
-
-WHOLE_EVERY = 3  # layers
-ANY_LENGTH = 1 << 40  # tokens
+    emit("attention cost", [latency_table(found, body_bytes)], precision=artifact.manifest.precision, **described)
 
 
 @program
@@ -187,13 +175,12 @@ def explaining() -> None:
     table = Table("explaining", "explaining a text")
     for tokens in arguments.tokens:
         text = WholeText(np.random.default_rng(tokens).integers(0, smallest, tokens))
-        ways = {path: partial(processor_seconds, partial(explain, found, text)) for path, found in decomposers.items()}
+        ways = {path: partial(processor_seconds, partial(_explain, found, text)) for path, found in decomposers.items()}
         table.rows += [{"tokens": tokens, **row} for row in compare_seconds(ways, arguments.rounds)]
     emit("attention explaining", [table])
 
 
-def explain(decomposer: OnnxDecomposer, text: WholeText) -> None:
-    """All runs of a text."""
+def _explain(decomposer: OnnxDecomposer, text: WholeText) -> None:
     for sources in source_runs(text):
         decomposer.run(text, sources, Cancellation())
 
@@ -240,7 +227,7 @@ def config_of(layers: int, positions: int) -> EncoderConfig:
         final_norm=True,
         positions="none",
         attention_positions="rotary",
-        local_layers=tuple(layer for layer in range(layers) if layer % WHOLE_EVERY),
+        local_layers=tuple(layer for layer in range(layers) if layer % 3),
         window=64,
     )
 
@@ -255,6 +242,6 @@ def sessions(config: EncoderConfig) -> tuple[Session, Session]:
         blocks = Session(path, threads=1)
         for node in model.graph:
             if node.op_type == LOCAL_ATTENTION_OP:
-                node.attributes["longest_dense"] = onnx_ir.AttrInt64("longest_dense", ANY_LENGTH)
+                node.attributes["longest_dense"] = onnx_ir.AttrInt64("longest_dense", 1 << 40)  # tokens
         onnx_ir.save(model, path)
         return blocks, Session(path, threads=1)

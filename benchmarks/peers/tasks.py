@@ -50,11 +50,7 @@ def make_questions(directory: Path, texts: Sequence[str], documents: int) -> lis
 
 
 def require_same_order(scores: Sequence[float], expected: Sequence[float]) -> None:
-    """Compares one question's scores with the first artifact's.
-
-    Raises:
-        CannotMeasure: another order.
-    """
+    """Raises `CannotMeasure` if one question's scores have another order than the first artifact's."""
     rho = float(spearmanr(scores, expected)[0])
     if not rho >= SAME_ORDER:
         raise CannotMeasure(f"the order of documents has a rank correlation of {rho:.3f}, expected {SAME_ORDER}")
@@ -152,11 +148,7 @@ def _of_entities(answers: Any) -> Answers:
 
 
 def require_same(found: Answers, expected: Answers) -> None:
-    """Compares labels and scores.
-
-    Raises:
-        CannotMeasure: a text has other labels, or other scores.
-    """
+    """Raises `CannotMeasure` if a text has other labels, or other scores."""
     for ours, theirs in zip(found, expected, strict=True):
         is_same = [name for name, _ in ours] == [name for name, _ in theirs]
         if not is_same or any(abs(one[1] - other[1]) > CLOSE for one, other in zip(ours, theirs, strict=True)):

@@ -161,7 +161,9 @@ def _on_streams(compiled: Any, streams: int) -> Callable[[dict[str, NDArray[np.i
 
     def run(batch: dict[str, NDArray[np.int64]]) -> Vectors:
         request = idle.get()
-        found: Vectors = request.infer(batch, share_inputs=True)[0]
+        request.start_async(batch, share_inputs=True)  # on the stream's threads: `infer` computes on the caller's, too
+        request.wait()
+        found: Vectors = request.get_output_tensor(0).data.copy()
         idle.put(request)
         return found
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.lib.load import Address, Request, post, run_closed_loop
 from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import load_texts
-from benchmarks.service.soak import refused_requests
+from benchmarks.service.process import refused_requests
 from deploy.observability.picture import Panel, ask, read_panels
 from deploy.observability.scrape import NoPrometheus, Prometheus, Series, scraping
 from model.artifact import Artifact
