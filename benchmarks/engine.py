@@ -66,7 +66,7 @@ BF16_INSTRUCTIONS = {"amx_bf16", "avx512_bf16"}  # without them OpenVINO would c
 GRAPH_NAME, TRANSFORMERS_NAME, ONNX_NAME = "the graph", "transformers", "transformers as ONNX"
 
 
-def draw(name: str, layers: int | None = None) -> Any:
+def draw(name: str, layers: int | None = None, longest: int = LONGEST) -> Any:
     """The network as `transformers` initialises it; one with fewer layers has at most `FEW_WORDS` words."""
     import transformers  # noqa: PLC0415 - of the extra `test`, and seconds to import
 
@@ -74,7 +74,7 @@ def draw(name: str, layers: int | None = None) -> Any:
     if layers is not None:
         settings = {**settings, "num_hidden_layers": layers, "vocab_size": min(settings["vocab_size"], FEW_WORDS)}
     auto: Any = transformers.T5EncoderModel if model_type == "t5" else transformers.AutoModel
-    config = transformers.AutoConfig.for_model(model_type, max_position_embeddings=LONGEST, **settings)
+    config = transformers.AutoConfig.for_model(model_type, max_position_embeddings=longest, **settings)
     torch.manual_seed(0)
     return (auto(config) if model_type == "t5" else auto.from_config(config)).eval()
 
@@ -117,7 +117,7 @@ def lower_precisions(encoder: Encoder) -> Engines:
     return engines
 
 
-class HiddenStates(torch.nn.Module):
+class _HiddenStates(torch.nn.Module):
     """Token ids `[B, S]` to hidden states `[B, S, D]`, the only output that an exported network is asked for."""
 
     def __init__(self, network: torch.nn.Module) -> None:
@@ -125,7 +125,6 @@ class HiddenStates(torch.nn.Module):
         self.network = network
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Hidden states."""
         found: torch.Tensor = self.network(input_ids=input_ids).last_hidden_state
         return found
 
@@ -139,7 +138,7 @@ def of_onnx(theirs: Any) -> Callable[[IntArray], Run]:
     options.intra_op_num_threads, options.inter_op_num_threads = 1, 1
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / GRAPH
-        network = HiddenStates(theirs).eval()
+        network = _HiddenStates(theirs).eval()
         torch.onnx.export(network, (example,), path, dynamo=True, dynamic_shapes=shapes, verbose=False)
         session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return lambda ids: partial(session.run, None, {"input_ids": ids})

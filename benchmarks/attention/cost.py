@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import onnx_ir
-import torch
 from tokenizers import Tokenizer
 
+from benchmarks.engine import draw, encoder_of
 from benchmarks.lib.command import CannotMeasure, parser_of, positive, program, whole
 from benchmarks.lib.comparison import ENCODE, fetch_body
 from benchmarks.lib.load import Address, Request, post, run_closed_loop
@@ -23,7 +23,6 @@ from export.runtime import Session
 from export.texts import graph_inputs
 from model.artifact import Artifact
 from model.attention import LOCAL_ATTENTION_OP
-from model.config import EncoderConfig
 from model.encoder import Encoder
 from service.batching.decompositions import source_runs
 from service.http.response import SAFETENSORS
@@ -196,8 +195,8 @@ def windows() -> None:
     parser.add_argument("--lengths", type=whole, nargs="+", default=[512, 1024, 2048, 4096], help="tokens of a text")
     parser.add_argument("--layers", type=whole, default=3, help="of the network")
     arguments = parser.parse_args()
-    config = config_of(arguments.layers, max(2048, *arguments.lengths))
-    graphs = dict(zip(("blocks", "dense"), sessions(config), strict=True))
+    encoder = encoder_of(draw("modernbert-base", arguments.layers, max(2048, *arguments.lengths)))
+    config, graphs = encoder.config, dict(zip(("blocks", "dense"), sessions(encoder), strict=True))
     table = Table("windows", "one text: local layers in blocks, and dense")
     for length in arguments.lengths:
         ids = np.random.default_rng(length).integers(0, config.vocab_size, (1, length))
@@ -207,35 +206,9 @@ def windows() -> None:
     emit("attention windows", [table], layers=arguments.layers, rounds=arguments.rounds)
 
 
-def config_of(layers: int, positions: int) -> EncoderConfig:
-    """ModernBERT-base (Warner et al. 2024, table 4) with fewer layers and a small vocabulary."""
-    biases = ("up_bias", "down_bias", "attention_bias", "output_bias", "norm_bias")
-    without: dict[str, Any] = dict.fromkeys(biases, False)
-    return EncoderConfig(
-        vocab_size=1000,
-        hidden_size=768,
-        num_heads=(12,) * layers,
-        d_k=64,
-        d_v=64,
-        intermediate_size=1152,
-        max_positions=positions,
-        gated=True,
-        **without,
-        norm_eps=1e-5,
-        pre_norm=True,
-        first_attention_norm=False,
-        final_norm=True,
-        positions="none",
-        attention_positions="rotary",
-        local_layers=tuple(layer for layer in range(layers) if layer % 3),
-        window=64,
-    )
-
-
-def sessions(config: EncoderConfig) -> tuple[Session, Session]:
+def sessions(encoder: Encoder) -> tuple[Session, Session]:
     """The graph as it is exported, and the same one with dense layers; one thread each."""
-    torch.manual_seed(0)
-    model = trace(Encoder(config).eval().requires_grad_(False))
+    model = trace(encoder)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx_ir.save(model, path)

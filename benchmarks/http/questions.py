@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from benchmarks.lib.comparison import (
     ratios,
 )
 from benchmarks.lib.load import Request, Tally, poisson_schedule, run_closed_loop, run_open_loop, sum_up
-from benchmarks.lib.report import Spread, Table, emit, in_turns, line_of, median, percentiles
+from benchmarks.lib.report import Spread, Table, emit, in_turns, line_of, percentiles
 from benchmarks.lib.server import Server, free_port, polyhead
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from export.pruning.picture import Panel, draw_panels

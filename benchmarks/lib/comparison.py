@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.load import Address, Request, post, run_closed_loop
-from benchmarks.lib.report import Spread, Table, in_turns, median, percentiles
+from benchmarks.lib.report import Spread, Table, in_turns, percentiles
 from benchmarks.lib.server import Server
 from benchmarks.lib.texts import TokenIds, make_batch, standard_plans
 from benchmarks.peers.worker import Pass, layouts_of, pull

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ import numpy as np
 from benchmarks.lib.command import parser_of, positive, program, whole
 from benchmarks.lib.comparison import ENCODE, compare, encode_requests, fetch_body, over_http
 from benchmarks.lib.load import Request, post, run_closed_loop
-from benchmarks.lib.report import Spread, Table, emit, in_turns, median, slope
+from benchmarks.lib.report import Spread, Table, emit, in_turns, slope
 from benchmarks.lib.server import Server, polyhead, pss_bytes
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
