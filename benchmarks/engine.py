@@ -95,8 +95,11 @@ def of_graph(encoder: Encoder) -> Callable[[IntArray], Run]:
     """Runs of a network as a graph."""
     with tempfile.TemporaryDirectory() as folder:
         write_graph(trace(encoder), Path(folder))
-        session = Session(Path(folder) / GRAPH, threads=1)
-    return lambda ids: partial(session.run, graph_inputs(encoder.config, ids, np.array([ids.size])))
+        return _runs_of(Session(Path(folder) / GRAPH, threads=1), encoder.config)
+
+
+def _runs_of(session: Session | PlainSession, config: EncoderConfig) -> Callable[[IntArray], Run]:
+    return lambda ids: partial(session.run, graph_inputs(config, ids, np.array([ids.size])))
 
 
 def lower_precisions(encoder: Encoder) -> Engines:
@@ -111,9 +114,7 @@ def lower_precisions(encoder: Encoder) -> Engines:
             write_graph(trace(encoder), Path(folder))
             onnx_ir.save(plain_graph(Path(folder) / GRAPH, config), Path(folder) / PLAIN_GRAPH)
             session = PlainSession(Path(folder) / PLAIN_GRAPH, config, "bf16", 1)
-        engines[f"{GRAPH_NAME}, {session.computes_in} in OpenVINO"] = lambda ids: partial(
-            session.run, graph_inputs(config, ids, np.array([ids.size]))
-        )
+        engines[f"{GRAPH_NAME}, {session.computes_in} in OpenVINO"] = _runs_of(session, config)
     return engines
 
 

@@ -190,9 +190,7 @@ class OpenRun:
 def poisson_schedule(rate: float, seconds: float, seed: int = 0) -> list[float]:
     """Arrival times in seconds from the start, at `rate` a second on average, independent of each other."""
     random = np.random.default_rng(seed)
-    gaps = random.exponential(1 / rate, size=int(rate * seconds + 10 * (rate * seconds) ** 0.5) + 10)
-    arrivals = np.cumsum(gaps)
-    return [float(arrival) for arrival in arrivals[arrivals < seconds]]
+    return sorted(random.uniform(0, seconds, random.poisson(rate * seconds)).tolist())
 
 
 def run_closed_loop(

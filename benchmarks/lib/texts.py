@@ -11,6 +11,7 @@ import re
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Literal
@@ -78,13 +79,8 @@ def _split(entry: str) -> list[str]:
 
 def _shorten(paragraphs: list[str]) -> str:
     """The leading paragraphs that fit `LONGEST_WORDS`."""
-    kept, words = [], 0
-    for paragraph in paragraphs:
-        words += len(paragraph.split())
-        if words > LONGEST_WORDS:
-            break
-        kept.append(paragraph)
-    return " ".join(kept)
+    words = accumulate(len(paragraph.split()) for paragraph in paragraphs)
+    return " ".join(one for one, so_far in zip(paragraphs, words, strict=True) if so_far <= LONGEST_WORDS)
 
 
 def _is_prose(paragraph: str) -> bool:

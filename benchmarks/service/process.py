@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from benchmarks.lib.command import parser_of, positive, program, whole
 from benchmarks.lib.comparison import ENCODE, compare, encode_requests, fetch_body, over_http
@@ -192,9 +193,6 @@ def processes() -> None:
     emit("service processes", tables, texts=fingerprint(texts))
 
 
-REPORT_EVERY = 60.0  # seconds between two lines on the terminal
-
-
 def mixed_requests(artifact: Artifact, seed: int) -> list[Request]:
     """Requests of every kind, shuffled; short texts are the most frequent, as they are in life."""
     short, mixed = load_texts("short", 640, seed), load_texts("mixed", 640, seed)
@@ -232,16 +230,13 @@ def _requests(artifact: Artifact, texts: Sequence[str], per_request: int, **opti
 
 
 def watch(server: Server, interval: float, stop: threading.Event, samples: dict[float, float]) -> None:
-    """Reads megabytes by seconds, at once and every `interval` until told to stop; prints one now and then."""
-    began, said = time.monotonic(), 0.0
-    while True:
-        passed, held = time.monotonic() - began, server.resident_bytes() / 1e6
-        samples[passed] = held
-        if passed - said >= REPORT_EVERY:
-            said = passed
-            print(f"{passed / 60:5.1f} min  {held:7.1f} MB", flush=True)
-        if stop.wait(interval):
-            break
+    """Reads megabytes by seconds, at once and every `interval` until told to stop; on a terminal they are shown."""
+    began = time.monotonic()
+    with tqdm(desc="loading", unit="look", leave=False, disable=None) as bar:
+        while not samples or not stop.wait(interval):
+            held = samples[time.monotonic() - began] = server.resident_bytes() / 1e6
+            bar.set_postfix(megabytes=round(held, 1))
+            bar.update()
 
 
 @program
