@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from benchmarks.lib.command import parser_of, program, whole
 from benchmarks.lib.report import Table, compare_seconds, emit, processor_seconds
 from benchmarks.peers.peers import PeerProcess, start_worker
-from benchmarks.peers.worker import Task
+from benchmarks.peers.workers import Task
 from export.checkpoint import FAMILIES, build_encoder
 from export.exporter import write_graph
 from export.graph import trace

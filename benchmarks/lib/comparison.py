@@ -19,7 +19,7 @@ from benchmarks.lib.load import Address, Request, post, run_closed_loop
 from benchmarks.lib.report import Spread, Table, in_turns, percentiles
 from benchmarks.lib.server import Server
 from benchmarks.lib.texts import TokenIds, make_batch, standard_plans
-from benchmarks.peers.worker import Pass, layouts_of, pull
+from benchmarks.peers.workers import Pass, layouts_of, pull
 from export.similarity import row_cosines
 from model.artifact import Artifact
 from service.inference.backend import Backend, Batch, Float32Array

@@ -18,7 +18,7 @@ from typing import Literal
 
 from tokenizers import Tokenizer
 
-from benchmarks.peers.worker import pad_rows
+from benchmarks.peers.workers import pad_rows
 from model.artifact import TOKENIZER, Artifact
 from service.inference.backend import Batch
 

@@ -25,7 +25,7 @@ from benchmarks.lib.command import CannotMeasure, last_line
 from benchmarks.lib.comparison import Sample, Way
 from benchmarks.lib.server import Server, free_port, started
 from benchmarks.lib.texts import TokenIds, fingerprint, standard_plans, tokenize
-from benchmarks.peers.worker import Pass, Task
+from benchmarks.peers.workers import Pass, Task
 from export.sources import find_folder
 from model.artifact import Artifact
 

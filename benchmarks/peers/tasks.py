@@ -22,7 +22,7 @@ from benchmarks.peers.peers import (
     start_infinity,
     start_worker,
 )
-from benchmarks.peers.worker import Task, pull
+from benchmarks.peers.workers import Task, pull
 from model.artifact import Artifact
 from polyhead import Engine
 

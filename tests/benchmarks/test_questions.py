@@ -14,7 +14,7 @@ from benchmarks.attention.claims import NETWORK_SIZE, every_head_count
 from benchmarks.attention.faithfulness import METHODS, POOLING, left_out_drops, measure, text_places, token_types
 from benchmarks.lib.command import CannotMeasure
 from benchmarks.peers.peers import start_worker
-from benchmarks.peers.worker import Task
+from benchmarks.peers.workers import Task
 from model.config import EncoderConfig
 from model.config_parts import ClassificationSettings
 from model.decomposition.decompose import decompose
@@ -72,7 +72,7 @@ TASK = Task(weights="", cores=2, texts=["a", "b b", "c"], rows=[[7], [8, 9], [6]
 
 PEER = """
 import numpy as np
-from benchmarks.peers.worker import Loaded, serve
+from benchmarks.peers.workers import Loaded, serve
 
 def load(task):
     print("libraries print to standard output")
