@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from benchmarks.lib.command import parser_of, program, whole
 from benchmarks.lib.report import Table, compare_seconds, emit, processor_seconds
 from benchmarks.peers.peers import PeerProcess, start_worker
-from benchmarks.peers.worker import Task
+from benchmarks.peers.workers import Task
 from export.checkpoint import FAMILIES, build_encoder
 from export.exporter import write_graph
 from export.graph import trace
@@ -66,7 +66,7 @@ BF16_INSTRUCTIONS = {"amx_bf16", "avx512_bf16"}  # without them OpenVINO would c
 GRAPH_NAME, TRANSFORMERS_NAME, ONNX_NAME = "the graph", "transformers", "transformers as ONNX"
 
 
-def draw(name: str, layers: int | None = None) -> Any:
+def draw(name: str, layers: int | None = None, longest: int = LONGEST) -> Any:
     """The network as `transformers` initialises it; one with fewer layers has at most `FEW_WORDS` words."""
     import transformers  # noqa: PLC0415 - of the extra `test`, and seconds to import
 
@@ -74,7 +74,7 @@ def draw(name: str, layers: int | None = None) -> Any:
     if layers is not None:
         settings = {**settings, "num_hidden_layers": layers, "vocab_size": min(settings["vocab_size"], FEW_WORDS)}
     auto: Any = transformers.T5EncoderModel if model_type == "t5" else transformers.AutoModel
-    config = transformers.AutoConfig.for_model(model_type, max_position_embeddings=LONGEST, **settings)
+    config = transformers.AutoConfig.for_model(model_type, max_position_embeddings=longest, **settings)
     torch.manual_seed(0)
     return (auto(config) if model_type == "t5" else auto.from_config(config)).eval()
 
@@ -95,8 +95,11 @@ def of_graph(encoder: Encoder) -> Callable[[IntArray], Run]:
     """Runs of a network as a graph."""
     with tempfile.TemporaryDirectory() as folder:
         write_graph(trace(encoder), Path(folder))
-        session = Session(Path(folder) / GRAPH, threads=1)
-    return lambda ids: partial(session.run, graph_inputs(encoder.config, ids, np.array([ids.size])))
+        return _runs_of(Session(Path(folder) / GRAPH, threads=1), encoder.config)
+
+
+def _runs_of(session: Session | PlainSession, config: EncoderConfig) -> Callable[[IntArray], Run]:
+    return lambda ids: partial(session.run, graph_inputs(config, ids, np.array([ids.size])))
 
 
 def lower_precisions(encoder: Encoder) -> Engines:
@@ -111,13 +114,11 @@ def lower_precisions(encoder: Encoder) -> Engines:
             write_graph(trace(encoder), Path(folder))
             onnx_ir.save(plain_graph(Path(folder) / GRAPH, config), Path(folder) / PLAIN_GRAPH)
             session = PlainSession(Path(folder) / PLAIN_GRAPH, config, "bf16", 1)
-        engines[f"{GRAPH_NAME}, {session.computes_in} in OpenVINO"] = lambda ids: partial(
-            session.run, graph_inputs(config, ids, np.array([ids.size]))
-        )
+        engines[f"{GRAPH_NAME}, {session.computes_in} in OpenVINO"] = _runs_of(session, config)
     return engines
 
 
-class HiddenStates(torch.nn.Module):
+class _HiddenStates(torch.nn.Module):
     """Token ids `[B, S]` to hidden states `[B, S, D]`, the only output that an exported network is asked for."""
 
     def __init__(self, network: torch.nn.Module) -> None:
@@ -125,7 +126,6 @@ class HiddenStates(torch.nn.Module):
         self.network = network
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Hidden states."""
         found: torch.Tensor = self.network(input_ids=input_ids).last_hidden_state
         return found
 
@@ -139,7 +139,7 @@ def of_onnx(theirs: Any) -> Callable[[IntArray], Run]:
     options.intra_op_num_threads, options.inter_op_num_threads = 1, 1
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / GRAPH
-        network = HiddenStates(theirs).eval()
+        network = _HiddenStates(theirs).eval()
         torch.onnx.export(network, (example,), path, dynamo=True, dynamic_shapes=shapes, verbose=False)
         session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return lambda ids: partial(session.run, None, {"input_ids": ids})
@@ -172,12 +172,8 @@ def openvino_of(theirs: Any, texts: Sequence[IntArray]) -> Iterator[list[PeerPro
     plans = {f"{len(row)} tokens": [[place]] for place, row in enumerate(rows)}
     with tempfile.TemporaryDirectory() as weights, ExitStack() as stack:
         theirs.save_pretrained(weights)
-        yield [
-            stack.enter_context(
-                start_worker(Path(sys.executable), "openvino", Task(weights, 1, [], rows, plans, precision))
-            )
-            for precision in precisions
-        ]
+        tasks = [Task(weights, 1, [], rows, plans, precision) for precision in precisions]
+        yield [stack.enter_context(start_worker(Path(sys.executable), "openvino", task)) for task in tasks]
 
 
 def compare(engines: Engines, peers: Sequence[PeerProcess], ids: IntArray, rounds: int) -> list[dict[str, Any]]:

@@ -164,10 +164,7 @@ def inspect_nodes(directory: Path, provider: str) -> list[dict[str, Any]]:
     """A row for each provider that runs nodes: how many, of which operators; kernels as far as they are printed.
 
     ONNX Runtime prints its kernels to standard output if `ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO` was set when a
-    session was made, so a process of its own runs the graph.
-
-    Raises:
-        CannotMeasure: the artifact does not run there; the message is the process's last line.
+    session was made, so a process of its own runs the graph. Raises `CannotMeasure` if that fails.
     """
     command = [sys.executable, "-m", "benchmarks.gpu", str(directory), provider]
     environment = {**os.environ, "ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"}

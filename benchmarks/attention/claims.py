@@ -2,13 +2,12 @@
 
 No model is needed: networks, scores and value streams are randomly initialised, small graphs are exported and run.
 Memory is measured in processes of their own, so other work on the machine does not change it. Shapes: n tokens, D
-hidden, H heads, K = D / H. What splitting into heads changes is a few lines of algebra on random matrices, without the
-project's own encoder.
+hidden, H heads, K = D / H.
 """
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -69,10 +68,9 @@ def attend(drawn: Drawn, heads: int) -> Tensor:
 def compare(drawn: Drawn) -> tuple[bool, float, float, float]:
     """One head of size D beside H heads of size D / H, on the same projections.
 
-    Returns:
-        Whether the two outputs are equal as `torch.allclose` has it; the share of the H heads' rows whose largest
-        weight is above 0.999; the mean total variation between the one head's weights and the mean of the H heads'
-        weights; and the largest |S_1 - sum_h S_h / sqrt(H)|, S being scores after scaling, by the largest |S_1|.
+    Returns whether the two outputs are equal as `torch.allclose` has it; the share of the H heads' rows whose largest
+    weight is above 0.999; the mean total variation between the one head's weights and the mean of the H heads' weights;
+    and the largest |S_1 - sum_h S_h / sqrt(H)|, S being scores after scaling, by the largest |S_1|.
     """
     exact = Drawn(*(x.double() for x in drawn))
     one, many = scores(exact, 1)[0], scores(exact, HEADS)
@@ -147,31 +145,22 @@ def fewer_heads(hidden: int = 384, tokens: int = 33) -> Table:
 
 
 NETWORK_SIZE = 64
-# Heads of each layer, and their sizes.
-EXPORTED: Mapping[tuple[int, ...], Sequence[tuple[int, int]]] = {
-    (1, 1): [(64, 64)],
-    (8, 8): [(8, 8)],
-    (7, 7): [(9, 9)],
-    (64, 64): [(1, 1)],
-    (4, 4): [(16, 3), (3, 40)],
-    (4, 1, 0, 64): [(5, 7)],
-}
+EXPORTED = (  # heads of each layer, d_k, d_v
+    ((1, 1), 64, 64),
+    ((8, 8), 8, 8),
+    ((7, 7), 9, 9),
+    ((64, 64), 1, 1),
+    ((4, 4), 16, 3),
+    ((4, 4), 3, 40),
+    ((4, 1, 0, 64), 5, 7),
+)
 
 
 def network(num_heads: tuple[int, ...], d_k: int, d_v: int, **settings: object) -> Encoder:
     """A small encoder with weights that make attention far from uniform."""
-    config = EncoderConfig.from_dict(
-        {
-            "vocab_size": 50,
-            "hidden_size": NETWORK_SIZE,
-            "num_heads": list(num_heads),
-            "d_k": d_k,
-            "d_v": d_v,
-            "intermediate_size": 64,
-            "max_positions": 24,
-            **settings,
-        }
-    )
+    fixed = {"vocab_size": 50, "hidden_size": NETWORK_SIZE, "intermediate_size": 64, "max_positions": 24}
+    sizes = {"num_heads": list(num_heads), "d_k": d_k, "d_v": d_v}
+    config = EncoderConfig.from_dict({**fixed, **sizes, **settings})
     torch.manual_seed(0)
     encoder = Encoder(config)
     for parameter in encoder.parameters():
@@ -211,10 +200,9 @@ def every_head_count() -> Table:
 def exports() -> Table:
     """Shapes exported and verified against the float64 encoder as every artifact is."""
     table = Table("exports", "Exported and verified: fused nodes, largest differences")
-    for num_heads, sizes in EXPORTED.items():
-        heads = " ".join(map(str, num_heads))
-        for d_k, d_v in sizes:
-            table.add(heads_a_layer=heads, d_k=d_k, d_v=d_v, **verified_export(network(num_heads, d_k, d_v)))
+    for num_heads, d_k, d_v in EXPORTED:
+        found = verified_export(network(num_heads, d_k, d_v))
+        table.add(heads_a_layer=" ".join(map(str, num_heads)), d_k=d_k, d_v=d_v, **found)
     return table
 
 

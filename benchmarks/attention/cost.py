@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import onnx_ir
-import torch
 from tokenizers import Tokenizer
 
+from benchmarks.engine import draw, encoder_of
 from benchmarks.lib.command import CannotMeasure, parser_of, positive, program, whole
 from benchmarks.lib.comparison import ENCODE, fetch_body
 from benchmarks.lib.load import Address, Request, post, run_closed_loop
@@ -23,7 +23,6 @@ from export.runtime import Session
 from export.texts import graph_inputs
 from model.artifact import Artifact
 from model.attention import LOCAL_ATTENTION_OP
-from model.config import EncoderConfig
 from model.encoder import Encoder
 from service.batching.decompositions import source_runs
 from service.http.response import SAFETENSORS
@@ -55,11 +54,7 @@ Rounds = Mapping[Key, Sequence[Sequence[float]]]
 
 
 def text_of_tokens(tokenizer: Tokenizer, words: Sequence[str], count: int) -> str:
-    """The words that fit, joined: a text of exactly N tokens, special ones included.
-
-    Raises:
-        CannotMeasure: no text is as short as that.
-    """
+    """The words that fit, joined: a text of exactly N tokens, special ones included."""
     text = ""
     for word in words:
         longer = f"{text} {word}".lstrip()
@@ -74,7 +69,7 @@ def make_texts(artifact: Artifact, lengths: Sequence[int]) -> dict[int, tuple[st
     """Two texts of exactly each length in tokens, at most the longest that the model takes."""
     longest = artifact.manifest.max_sequence_length
     tokenizer = load_tokenizer(artifact, longest + 1)
-    words = list(chain.from_iterable(text.split() for text in load_texts("short", CORPUS_TEXTS)))
+    words = " ".join(load_texts("short", CORPUS_TEXTS)).split()
     halves = words[: len(words) // 2], words[len(words) // 2 :]
     counts = sorted({min(length, longest) for length in lengths})
     return {n: (text_of_tokens(tokenizer, halves[0], n), text_of_tokens(tokenizer, halves[1], n)) for n in counts}
@@ -110,9 +105,6 @@ def latencies(address: Address, request: Request, seconds: float) -> list[float]
     """Seconds of each answer, of as many as start within the given time, at least one.
 
     The first one does not count: it finds the server's memory and caches as another form left them.
-
-    Raises:
-        CannotMeasure: a status other than 200.
     """
     tally = run_closed_loop(address, [request], connections=1, seconds=seconds, warmup=0.0)
     if set(tally.statuses) != {200}:
@@ -162,12 +154,7 @@ def cost() -> None:
         ways = {key: partial(latencies, server.address, requests[key], share) for key in body_bytes}
         found = in_turns(ways, arguments.rounds)
     described = {"texts": fingerprint(chain.from_iterable(texts.values())), "refused": refused}
-    table = latency_table(found, body_bytes)
-    emit("attention cost", [table], precision=artifact.manifest.precision, **described)
-
-
-WHOLE_EVERY = 3  # layers
-ANY_LENGTH = 1 << 40  # tokens
+    emit("attention cost", [latency_table(found, body_bytes)], precision=artifact.manifest.precision, **described)
 
 
 @program
@@ -187,13 +174,12 @@ def explaining() -> None:
     table = Table("explaining", "explaining a text")
     for tokens in arguments.tokens:
         text = WholeText(np.random.default_rng(tokens).integers(0, smallest, tokens))
-        ways = {path: partial(processor_seconds, partial(explain, found, text)) for path, found in decomposers.items()}
+        ways = {path: partial(processor_seconds, partial(_explain, found, text)) for path, found in decomposers.items()}
         table.rows += [{"tokens": tokens, **row} for row in compare_seconds(ways, arguments.rounds)]
     emit("attention explaining", [table])
 
 
-def explain(decomposer: OnnxDecomposer, text: WholeText) -> None:
-    """All runs of a text."""
+def _explain(decomposer: OnnxDecomposer, text: WholeText) -> None:
     for sources in source_runs(text):
         decomposer.run(text, sources, Cancellation())
 
@@ -209,8 +195,8 @@ def windows() -> None:
     parser.add_argument("--lengths", type=whole, nargs="+", default=[512, 1024, 2048, 4096], help="tokens of a text")
     parser.add_argument("--layers", type=whole, default=3, help="of the network")
     arguments = parser.parse_args()
-    config = config_of(arguments.layers, max(2048, *arguments.lengths))
-    graphs = dict(zip(("blocks", "dense"), sessions(config), strict=True))
+    encoder = encoder_of(draw("modernbert-base", arguments.layers, max(2048, *arguments.lengths)))
+    config, graphs = encoder.config, dict(zip(("blocks", "dense"), sessions(encoder), strict=True))
     table = Table("windows", "one text: local layers in blocks, and dense")
     for length in arguments.lengths:
         ids = np.random.default_rng(length).integers(0, config.vocab_size, (1, length))
@@ -220,41 +206,15 @@ def windows() -> None:
     emit("attention windows", [table], layers=arguments.layers, rounds=arguments.rounds)
 
 
-def config_of(layers: int, positions: int) -> EncoderConfig:
-    """ModernBERT-base (Warner et al. 2024, table 4) with fewer layers and a small vocabulary."""
-    biases = ("up_bias", "down_bias", "attention_bias", "output_bias", "norm_bias")
-    without: dict[str, Any] = dict.fromkeys(biases, False)
-    return EncoderConfig(
-        vocab_size=1000,
-        hidden_size=768,
-        num_heads=(12,) * layers,
-        d_k=64,
-        d_v=64,
-        intermediate_size=1152,
-        max_positions=positions,
-        gated=True,
-        **without,
-        norm_eps=1e-5,
-        pre_norm=True,
-        first_attention_norm=False,
-        final_norm=True,
-        positions="none",
-        attention_positions="rotary",
-        local_layers=tuple(layer for layer in range(layers) if layer % WHOLE_EVERY),
-        window=64,
-    )
-
-
-def sessions(config: EncoderConfig) -> tuple[Session, Session]:
+def sessions(encoder: Encoder) -> tuple[Session, Session]:
     """The graph as it is exported, and the same one with dense layers; one thread each."""
-    torch.manual_seed(0)
-    model = trace(Encoder(config).eval().requires_grad_(False))
+    model = trace(encoder)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx_ir.save(model, path)
         blocks = Session(path, threads=1)
         for node in model.graph:
             if node.op_type == LOCAL_ATTENTION_OP:
-                node.attributes["longest_dense"] = onnx_ir.AttrInt64("longest_dense", ANY_LENGTH)
+                node.attributes["longest_dense"] = onnx_ir.AttrInt64("longest_dense", 1 << 40)  # tokens
         onnx_ir.save(model, path)
         return blocks, Session(path, threads=1)

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from benchmarks.lib.command import CannotMeasure, parser_of, positive, program, whole
 from benchmarks.lib.report import Table, emit
 from benchmarks.peers.peers import XPLAINSIM, start_worker
-from benchmarks.peers.worker import Task
+from benchmarks.peers.workers import Task
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.heads.corpus import read_pairs
 from export.pruning.driver import prune

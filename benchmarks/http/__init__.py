@@ -1,1 +1,1 @@
-"""The service over HTTP: `python -m benchmarks.http QUESTION`."""
+"""The service over HTTP: `python -m benchmarks http QUESTION`."""

@@ -23,21 +23,18 @@ from service.runner import Runner, make_batcher, plan_runtime
 from service.settings import Settings
 from service.tokenization.tokenizer import Tokenizer
 
-DIMENSIONS = 384  # of the default model
-VECTOR = np.random.default_rng(0).standard_normal(DIMENSIONS).astype(np.float32)
+TEXT_SECONDS = float(os.environ.get("TEXT_SECONDS", "0"))
+VECTOR = np.random.default_rng(0).standard_normal(384).astype(np.float32)  # the default model's size
 VECTOR /= np.linalg.norm(VECTOR)
 
 
 class NoModel:
     """A backend that computes nothing: the same vector for every text, after its time."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds  # for each text
-
     def run(self, batch: Batch) -> BatchOutput:
         """See `service.inference.backend.Backend`."""
-        if self._seconds:
-            time.sleep(self._seconds * len(batch.lengths))
+        if TEXT_SECONDS:
+            time.sleep(TEXT_SECONDS * len(batch.lengths))
         return BatchOutput(np.tile(VECTOR, (len(batch.lengths), 1)), None, {})
 
     def close(self) -> None:
@@ -49,8 +46,7 @@ def load(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Runner:
     artifact, runtime = Artifact.open(settings.model), plan_runtime(settings)
     path, longest = artifact.path(TOKENIZER), artifact.manifest.max_sequence_length
     tokenizer = Tokenizer.load(path, longest, threads=runtime.workers)
-    backend = NoModel(float(os.environ.get("TEXT_SECONDS", "0")))
-    batcher = make_batcher(backend, settings, workers=runtime.workers, on_batch=on_batch)
+    batcher = make_batcher(NoModel(), settings, workers=runtime.workers, on_batch=on_batch)
     batcher.start()
     return Runner(artifact, tokenizer, batcher, runtime)
 

@@ -3,12 +3,12 @@
 import json
 import os
 import socket
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.load import Address, Request, post, run_closed_loop
-from benchmarks.lib.report import Spread, Table, in_turns, median, percentiles
+from benchmarks.lib.report import Spread, Table, in_turns, percentiles
 from benchmarks.lib.server import Server
 from benchmarks.lib.texts import TokenIds, make_batch, standard_plans
-from benchmarks.peers.worker import layouts_of, pull
+from benchmarks.peers.workers import Pass, layouts_of, pull
+from export.similarity import row_cosines
 from model.artifact import Artifact
 from service.inference.backend import Backend, Batch, Float32Array, ProviderUnavailable
 from service.inference.openvino_backend import load_backend
@@ -42,6 +43,12 @@ class Sample(NamedTuple):
     failed: int = 0  # answers that were neither 200 nor 429
     cpu_us_a_token: float | None = None  # others on the machine change it less than a rate
 
+    @classmethod
+    def of(cls, found: Pass, tokens: int, texts: int) -> "Sample":
+        """Of an engine without HTTP."""
+        cpu_us = 1e6 * found.cpu_seconds / tokens
+        return cls(tokens / found.seconds, texts / found.seconds, found.latencies, cpu_us_a_token=cpu_us)
+
 
 Way = Callable[[], Sample]
 Layout = tuple[int, int]
@@ -49,11 +56,7 @@ Words = tuple[str, ...]  # that the names of a group of ways all hold, the first
 
 
 def in_parts(texts: Sequence[str], rows: Sequence[TokenIds], size: int) -> Iterator[tuple[list[str], int]]:
-    """Parts of `size` texts, and the tokens of each by their ids; what is left over is dropped.
-
-    Raises:
-        CannotMeasure: there are too few texts for one part.
-    """
+    """Parts of `size` texts, and the tokens of each; what is left over is dropped. `CannotMeasure` without any part."""
     if len(texts) < size:
         raise CannotMeasure(f"{len(texts)} texts make no request of {size}: raise --texts")
     for start in range(0, len(texts) - size + 1, size):
@@ -67,7 +70,6 @@ def encode_requests(
     """Requests of `per_request` texts each, 1 being a text and no list; `options` are further fields of the body.
 
     Without the model's default prompt: its tokens would count, and the engine and the peers encode the texts alone.
-    Raises as `in_parts`.
     """
     requests = []
     for part, tokens in in_parts(texts, rows, per_request):
@@ -78,16 +80,12 @@ def encode_requests(
 
 
 def fetch(address: Address, request: Request) -> Any:
-    """The JSON of one answer; raises as `fetch_body`."""
+    """The JSON of one answer."""
     return json.loads(fetch_body(address, request))
 
 
 def fetch_body(address: Address, request: Request) -> bytes:
-    """The body of one answer, whatever its form.
-
-    Raises:
-        CannotMeasure: the status is not 200, or no answer came.
-    """
+    """The body of one answer, whatever its form; `CannotMeasure` without an answer, or with a status other than 200."""
     try:
         with socket.create_connection((address.host, address.port)) as connection:
             connection.sendall(request.data)
@@ -102,27 +100,19 @@ def fetch_body(address: Address, request: Request) -> bytes:
 
 
 def check_vectors(got: ArrayLike, expected: NDArray[np.float32]) -> None:
-    """Compares directions with the engine's own vectors, before anything is timed.
-
-    Raises:
-        CannotMeasure: another number of vectors, another size, or another direction.
-    """
+    """Raises `CannotMeasure` if vectors have another number, size or direction than the engine's own."""
     found = np.asarray(got, dtype=np.float32)
     if found.shape != expected.shape:
         raise CannotMeasure(f"vectors of shape {found.shape}, expected {expected.shape}")
-    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
-    cosine = float(((found * expected).sum(axis=1) / norms).min())
+    cosine = float(row_cosines(found, expected).min())
     if not cosine >= CLOSE_ENOUGH:
         raise CannotMeasure(f"a vector has cosine {cosine:.4f} to the engine's, expected at least {CLOSE_ENOUGH}")
 
 
 def run_pass(backend: Backend, batches: Sequence[Batch], workers: int) -> Sample:
     """Runs every batch once, in order, on `workers` threads that take the next one when they are free."""
-    began, used = time.perf_counter(), time.process_time()
-    latencies = pull(backend.run, batches, workers)
-    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - used
     tokens, texts = sum(int(batch.lengths.sum()) for batch in batches), sum(len(batch.lengths) for batch in batches)
-    return Sample(tokens / seconds, texts / seconds, latencies, cpu_us_a_token=1e6 * cpu_seconds / tokens)
+    return Sample.of(pull(backend.run, batches, workers), tokens, texts)
 
 
 class Engine(NamedTuple):
@@ -134,13 +124,9 @@ class Engine(NamedTuple):
 
     @classmethod
     def open(cls, directory: Path, *, provider: str = "cpu", layouts: Sequence[Layout] | None = None) -> "Engine":
-        """Verifies an artifact and loads it once a layout.
+        """Verifies an artifact and loads it once a layout; `CannotMeasure` if the provider cannot be used.
 
         If none is given, a worker a core and one on all cores; on a GPU one, and two of which one prepares.
-
-        Raises:
-            ArtifactError: the directory is no artifact, or not the one its manifest describes.
-            CannotMeasure: the provider cannot be used.
         """
         artifact = Artifact.open(directory)
         usual = [(1, 1), (2, 1)] if provider == "cuda" else layouts_of(len(os.sched_getaffinity(0)))
@@ -200,10 +186,9 @@ def http_ways(
     name: str, server: Server, make: Callable[[int], Sequence[Request]], arguments: Namespace
 ) -> dict[str, Way]:
     """A server, with each of the wanted numbers of texts a request; `make` turns such a number into requests."""
-    requests = {http_name(count): make(count) for count in arguments.texts_per_request}
     return {
-        f"{name}, {way}": over_http(server, those, arguments.connections, arguments.seconds)
-        for way, those in requests.items()
+        f"{name}, {http_name(count)}": over_http(server, make(count), arguments.connections, arguments.seconds)
+        for count in arguments.texts_per_request
     }
 
 
@@ -215,8 +200,7 @@ def http_name(count: int) -> str:
 def compare(title: str, ways: Mapping[str, Way], rounds: int) -> Table:
     """Measures every way once a round and summarises each by its medians.
 
-    Raises:
-        CannotMeasure: requests failed, or none was answered: such a rate means nothing.
+    Raises `CannotMeasure` if requests failed, or none was answered: such a rate means nothing.
     """
     table = Table("rates", title)
     for way, samples in in_turns(ways, rounds).items():

@@ -190,9 +190,7 @@ class OpenRun:
 def poisson_schedule(rate: float, seconds: float, seed: int = 0) -> list[float]:
     """Arrival times in seconds from the start, at `rate` a second on average, independent of each other."""
     random = np.random.default_rng(seed)
-    gaps = random.exponential(1 / rate, size=int(rate * seconds + 10 * (rate * seconds) ** 0.5) + 10)
-    arrivals = np.cumsum(gaps)
-    return [float(arrival) for arrival in arrivals[arrivals < seconds]]
+    return sorted(random.uniform(0, seconds, random.poisson(rate * seconds)).tolist())
 
 
 def run_closed_loop(
@@ -250,15 +248,9 @@ async def open_loop(
 ) -> OpenRun:
     """Sends requests when they are due, however the server fares, in turn, again and again.
 
-    Args:
-        address: of the server.
-        requests: what is sent.
-        schedule: when each is due, seconds from the start, ascending; the measured window ends with it.
-        connections: most requests under way; one more waits, and its latency counts that.
-        warmup: where the window starts.
-
-    Raises:
-        CannotMeasure: no request is due in the window.
+    The schedule says when each is due, in seconds from the start, ascending. The measured window begins after the
+    warm-up and ends with the schedule; `CannotMeasure` if nothing is due in it. `connections` is the most requests
+    under way; one more waits, and its latency counts that.
     """
     if not schedule or schedule[-1] <= warmup:
         raise CannotMeasure("no request is due after the warm-up: raise the rate or the seconds")

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import distributions
 from pathlib import Path
-from statistics import linear_regression
+from statistics import linear_regression, median
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from tqdm import tqdm
 
+from export.pruning.picture import Line, plain
 from model.processor import CPUINFO, processor_name, vector_instructions
 
 PACKAGES = ("numpy", "onnxruntime", "tokenizers", "fastapi", "uvicorn", "uvloop", "torch")
@@ -35,16 +36,11 @@ class Spread(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
         """Summarises at least one value."""
-        return cls(float(np.median(values)), min(values), max(values))
+        return cls(median(values), min(values), max(values))
 
     def __str__(self) -> str:
         """Half the distance between the extremes, in percent of the median."""
         return f"±{50 * (self.highest - self.lowest) / self.median:.0f}%" if self.median else "-"
-
-
-def median(values: Sequence[float]) -> float:
-    """Of at least one value."""
-    return float(np.median(values))
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
@@ -58,10 +54,7 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
 def in_turns(candidates: Mapping[Key, Callable[[], Result]], rounds: int, warmup: int = 1) -> dict[Key, list[Result]]:
     """Runs every candidate once a round, so that a drift of the machine hits all of them alike.
 
-    Args:
-        candidates: what to run, by name.
-        rounds: results kept of each.
-        warmup: rounds before those, whose results are dropped.
+    Returns each one's results, without those of the first rounds, which warm up.
     """
     results: dict[Key, list[Result]] = {key: [] for key in candidates}
     turns = [key for _ in range(warmup + rounds) for key in candidates]
@@ -109,17 +102,11 @@ _BEGINNING = _seconds_used()
 
 @dataclass
 class Table:
-    """Rows under columns; numbers are rounded for the reader only, `rows` keeps them whole.
+    """Rows under columns; numbers are rounded for the reader only, `rows` keeps them whole."""
 
-    Attributes:
-        name: its key in the JSON.
-        title: the question the table answers.
-        rows: one mapping a row, by column.
-    """
-
-    name: str
+    name: str  # its key in the JSON
     title: str
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)  # cells by column
 
     def add(self, **cells: Any) -> None:
         """Adds a row."""
@@ -148,6 +135,11 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
+def line_of(name: str, rows: Sequence[Mapping[str, Any]], across: str, up: str, kind: str = "") -> Line:
+    """One column of rows by another, as a line in a picture."""
+    return Line(name, plain(sorted((row[across], row[up]) for row in rows)), kind)
+
+
 def describe_machine() -> dict[str, Any]:
     """CPU model, usable cores, memory, instructions, versions, and how much of it others used since the import."""
     cpuinfo = CPUINFO.read_text()
@@ -169,10 +161,7 @@ def describe_machine() -> dict[str, Any]:
 def emit(benchmark: str, tables: list[Table], **results: Any) -> None:
     """Prints the tables, the machine, and all of it as one line of JSON. Servers and workers must have ended by now.
 
-    Args:
-        benchmark: name of the script.
-        tables: printed in order.
-        **results: whatever else belongs into the JSON: settings, single figures.
+    `results` are whatever else belongs into the JSON: settings, single figures.
     """
     machine = describe_machine()
     for table in tables:

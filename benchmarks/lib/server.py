@@ -84,9 +84,7 @@ def started(
     """Runs a server on this port of 127.0.0.1 until the block ends; `ready_path` answers 200 once it takes traffic.
 
     The environment is added to this process' own; the folder is its working directory, this process' own if None.
-
-    Raises:
-        CannotMeasure: it ended, or was not ready in time; the message holds the last line that it wrote.
+    Raises `CannotMeasure` if it ended, or was not ready in time; the message holds the last line that it wrote.
     """
     address, began = Address("127.0.0.1", port), time.perf_counter()
     with tempfile.TemporaryFile() as log:

@@ -1,8 +1,7 @@
-"""Real text with its natural lengths, made from the Python standard library's own documentation.
+"""Real text with its natural lengths, made from the Python standard library's own documentation; and its batches.
 
 Nothing is downloaded and nothing is shipped: docstrings are read from the library's source, the language topics from
-`pydoc_data`. The texts of one Python version are always the same; `fingerprint` tells two versions apart. It
-does not know tokens.
+`pydoc_data`. The texts of one Python version are always the same; `fingerprint` tells two versions apart.
 """
 
 import ast
@@ -12,13 +11,14 @@ import re
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Literal
 
 from tokenizers import Tokenizer
 
-from benchmarks.peers.worker import pad_rows
+from benchmarks.peers.workers import pad_rows
 from model.artifact import TOKENIZER, Artifact
 from service.inference.backend import Batch
 
@@ -32,13 +32,10 @@ PROSE_SHARE = 0.85  # letters and spaces; below this a paragraph is code or a ta
 
 
 def load_texts(corpus: Corpus, count: int, seed: int = 0) -> list[str]:
-    """A random sample of a corpus, the same for the same arguments and Python version.
+    """A random sample of a corpus, the same for the same arguments and Python version; past its size it starts over.
 
-    Args:
-        corpus: `short` is single paragraphs (about 33 MiniLM tokens on average), `mixed` whole entries (a function's
-            or a topic's documentation, most of them short, some of several hundred tokens).
-        count: texts wanted; past the corpus' size the sample starts over.
-        seed: of the sample.
+    `short` is single paragraphs (about 33 MiniLM tokens on average), `mixed` whole entries (a function's or a topic's
+    documentation, most of them short, some of several hundred tokens).
     """
     texts = list(_paragraphs() if corpus == "short" else _entries())
     random.Random(seed).shuffle(texts)  # noqa: S311 - a sample, no secret
@@ -82,13 +79,8 @@ def _split(entry: str) -> list[str]:
 
 def _shorten(paragraphs: list[str]) -> str:
     """The leading paragraphs that fit `LONGEST_WORDS`."""
-    kept, words = [], 0
-    for paragraph in paragraphs:
-        words += len(paragraph.split())
-        if words > LONGEST_WORDS:
-            break
-        kept.append(paragraph)
-    return " ".join(kept)
+    words = accumulate(len(paragraph.split()) for paragraph in paragraphs)
+    return " ".join(one for one, so_far in zip(paragraphs, words, strict=True) if so_far <= LONGEST_WORDS)
 
 
 def _is_prose(paragraph: str) -> bool:
@@ -136,8 +128,7 @@ def sorted_by_length(rows: Sequence[TokenIds], max_padded_tokens: int) -> Plan:
 def standard_plans(rows: Sequence[TokenIds]) -> dict[str, Plan]:
     """The plans that every engine is measured on: no padding at all, and little padding with larger products.
 
-    Two sizes, since engines differ in what suits them: the larger one amortises more, the smaller one's activations
-    stay nearer to the core.
+    Two sizes, since the larger one amortises more, the smaller one's activations stay nearer to the core.
     """
     plans = {f"sorted, {tokens} tokens": sorted_by_length(rows, tokens) for tokens in SORTED_TOKENS}
     return {"one text a run": [[index] for index in range(len(rows))], **plans}

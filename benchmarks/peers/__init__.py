@@ -1,1 +1,1 @@
-"""Beside other engines and servers: `python -m benchmarks.peers QUESTION`."""
+"""Beside other engines and servers: `python -m benchmarks peers QUESTION`."""

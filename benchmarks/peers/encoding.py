@@ -144,13 +144,11 @@ def int8() -> None:
     ways: dict[str, Way] = {}
     with opened(arguments, [arguments.prefix + text for text in load_texts("short", arguments.texts)]) as run:
         if next(iter(run.artifacts)) != "fp32":
-            message = "expected an fp32 artifact first, all others are compared with it"
-            raise CannotMeasure(f"{arguments.model[0]}: {message}")
+            raise CannotMeasure(f"{arguments.model[0]}: expected an fp32 artifact first, others are compared with it")
         for precision, directory in run.artifacts.items():
             engine = Engine.open(directory)
-            vectors[f"Polyhead {precision}"] = np.concatenate(
-                [engine.pooled([row]) for row in run.rows[:COMPARED_TEXTS]]
-            )
+            compared = [engine.pooled([row]) for row in run.rows[:COMPARED_TEXTS]]
+            vectors[f"Polyhead {precision}"] = np.concatenate(compared)
             ways |= engine.ways(run.rows)
         for name in (*arguments.peers, *([E5_ALONE] if arguments.prefix else [])):
             ways |= run.attempt(name, partial(peer_ways, run, name, vectors))

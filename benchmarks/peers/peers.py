@@ -25,7 +25,7 @@ from benchmarks.lib.command import CannotMeasure, last_line
 from benchmarks.lib.comparison import Sample, Way
 from benchmarks.lib.server import Server, free_port, started
 from benchmarks.lib.texts import TokenIds, fingerprint, standard_plans, tokenize
-from benchmarks.peers.worker import Task
+from benchmarks.peers.workers import Pass, Task
 from export.sources import find_folder
 from model.artifact import Artifact
 
@@ -44,11 +44,7 @@ class Environment(NamedTuple):
     packages: tuple[str, ...]
 
     def python(self, cache: Path = CACHE) -> Path:
-        """Its interpreter; made first if it is missing or was made for other packages.
-
-        Raises:
-            CannotMeasure: pip failed.
-        """
+        """Its interpreter; made first if it is missing or was made for other packages. Raises as `run_command`."""
         if not self.packages:
             return Path(sys.executable)
         folder = cache / self.name
@@ -134,11 +130,7 @@ CANDIDATES: Mapping[str, Candidate] = {
 
 
 def run_command(command: Sequence[str]) -> str:
-    """Standard output of a command that prepares a peer.
-
-    Raises:
-        CannotMeasure: it failed, or took too long.
-    """
+    """Standard output of a command that prepares a peer; `CannotMeasure` if it failed, or took too long."""
     try:
         done = subprocess.run(  # noqa: S603 - commands are this module's own
             command, check=False, capture_output=True, text=True, timeout=INSTALL_LIMIT
@@ -168,12 +160,10 @@ class PeerProcess:
 
     def cpu_seconds(self, name: str) -> float:
         """Processor seconds of one way, once."""
-        return float(self._ask(name)["cpu_seconds"])
+        return Pass(*self._ask(name)).cpu_seconds
 
     def _measure(self, name: str) -> Sample:
-        answer = self._ask(name)
-        seconds, cpu_us = answer["seconds"], 1e6 * answer["cpu_seconds"] / self._tokens
-        return Sample(self._tokens / seconds, self._texts / seconds, answer["latencies"], cpu_us_a_token=cpu_us)
+        return Sample.of(Pass(*self._ask(name)), self._tokens, self._texts)
 
     def _ask(self, question: object) -> Any:
         stdin, stdout = self._process.stdin, self._process.stdout
@@ -192,8 +182,7 @@ class PeerProcess:
 def start_worker(python: Path, engine: str, task: Task, module: str = WORKERS) -> Iterator[PeerProcess]:
     """Runs an engine of `benchmarks.peers.workers` until the block ends.
 
-    Raises:
-        CannotMeasure: it ended before it was ready; the message holds the last line that it wrote.
+    Raises `CannotMeasure` if it ended before it was ready; the message holds the last line that it wrote.
     """
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(  # noqa: S603 - an interpreter that this project made, and its own module
@@ -255,10 +244,8 @@ def start_infinity(run: Run, engine: str, task: ExportTask = "feature-extraction
 
     `optimum` runs ONNX Runtime on a graph that has to be there. optimum's exporter makes it, with ONNX Runtime's
     fusions: Infinity's own call for these fails with this release of optimum, and it would run the plain graph. A graph
-    in int8, which Infinity would take, is not made: its vectors are too far from the others'.
-
-    Raises:
-        CannotMeasure: it cannot be had, the graph cannot be exported, or it did not start.
+    in int8, which Infinity would take, is not made: its vectors are too far from the others'. Raises `CannotMeasure` if
+    it cannot be had, the graph cannot be exported, or it did not start.
     """
     python, port = run.prepare(INFINITY_ONNX if engine == OPTIMUM else INFINITY).absolute(), free_port()
     folder = run.weights
@@ -277,15 +264,9 @@ def start_infinity(run: Run, engine: str, task: ExportTask = "feature-extraction
 
 @contextmanager
 def opened(arguments: argparse.Namespace, texts: list[str]) -> Iterator[Run]:
-    """The artifacts, the texts, and a stack for everything that is started.
-
-    Raises:
-        CannotMeasure: two artifacts are of one precision.
-    """
+    """The artifacts, the texts, and a stack for everything that is started."""
     artifacts = [Artifact.open(directory) for directory in arguments.model]
-    by_precision = {
-        one.manifest.precision: directory for one, directory in zip(artifacts, arguments.model, strict=True)
-    }
+    by_precision = {artifact.manifest.precision: artifact.directory for artifact in artifacts}
     if len(by_precision) < len(artifacts):
         raise CannotMeasure("two artifacts are of one precision: rows are named by precision, so give one of each")
     with ExitStack() as stack:

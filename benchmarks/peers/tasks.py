@@ -1,7 +1,6 @@
 """Scores of pairs and labels of texts, beside those of other engines and servers."""
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from scipy.stats import spearmanr
 from benchmarks.lib.command import TEXTS, CannotMeasure, parser_of, program, whole
 from benchmarks.lib.comparison import Way, compare, fetch, over_http, ratios
 from benchmarks.lib.load import post
-from benchmarks.lib.report import Spread, Table, emit, in_turns, processor_seconds
+from benchmarks.lib.report import Spread, Table, emit, in_turns
 from benchmarks.lib.server import Server, polyhead
 from benchmarks.lib.texts import load_texts, load_tokenizer
 from benchmarks.peers.peers import (
@@ -23,7 +22,7 @@ from benchmarks.peers.peers import (
     start_infinity,
     start_worker,
 )
-from benchmarks.peers.worker import Task
+from benchmarks.peers.workers import Task, pull
 from model.artifact import Artifact
 from polyhead import Engine
 
@@ -51,11 +50,7 @@ def make_questions(directory: Path, texts: Sequence[str], documents: int) -> lis
 
 
 def require_same_order(scores: Sequence[float], expected: Sequence[float]) -> None:
-    """Compares one question's scores with the first artifact's.
-
-    Raises:
-        CannotMeasure: another order.
-    """
+    """Raises `CannotMeasure` if one question's scores have another order than the first artifact's."""
     rho = float(spearmanr(scores, expected)[0])
     if not rho >= SAME_ORDER:
         raise CannotMeasure(f"the order of documents has a rank correlation of {rho:.3f}, expected {SAME_ORDER}")
@@ -153,22 +148,11 @@ def _of_entities(answers: Any) -> Answers:
 
 
 def require_same(found: Answers, expected: Answers) -> None:
-    """Compares labels and scores.
-
-    Raises:
-        CannotMeasure: a text has other labels, or other scores.
-    """
+    """Raises `CannotMeasure` if a text has other labels, or other scores."""
     for ours, theirs in zip(found, expected, strict=True):
         is_same = [name for name, _ in ours] == [name for name, _ in theirs]
         if not is_same or any(abs(one[1] - other[1]) > CLOSE for one, other in zip(ours, theirs, strict=True)):
             raise CannotMeasure(f"{ours} where the pipeline answers {theirs}")
-
-
-def measure(label: Label, batches: Sequence[Sequence[str]]) -> tuple[float, float]:
-    """Seconds, and seconds of processor time, of all batches."""
-    started = time.monotonic()
-    spent = processor_seconds(lambda: [label(batch) for batch in batches])
-    return time.monotonic() - started, spent
 
 
 @program
@@ -191,17 +175,20 @@ def labels() -> None:
         ways[f"Polyhead {engine.manifest.precision}"] = label = label_of(engine)
         if engine.manifest.precision == "fp32":
             require_same(label(batches[0]), ways[PIPELINE](batches[0]))
-    measured = in_turns({name: partial(measure, way, batches) for name, way in ways.items()}, arguments.rounds)
+    measured = in_turns({name: partial(pull, way, batches, 1) for name, way in ways.items()}, arguments.rounds)
     table = Table("labels", f"labels, {BATCH} texts a call")
-    theirs = [Spread.of(column).median for column in zip(*measured[PIPELINE], strict=True)]
-    for name, samples in measured.items():
-        seconds, spent = (Spread.of(column) for column in zip(*samples, strict=True))
+    spreads = {
+        name: (Spread.of([one.seconds for one in passes]), Spread.of([one.cpu_seconds for one in passes]))
+        for name, passes in measured.items()
+    }
+    of_pipeline, spent_by_pipeline = spreads[PIPELINE]
+    for name, (seconds, spent) in spreads.items():
         table.add(
             way=name,
             texts_per_s=len(texts) / seconds.median,
             spread=str(seconds),
-            over_pipeline=theirs[0] / seconds.median,
+            over_pipeline=of_pipeline.median / seconds.median,
             cpu_ms_a_text=1000 * spent.median / len(texts),
-            cpu_saved=theirs[1] / spent.median,
+            cpu_saved=spent_by_pipeline.median / spent.median,
         )
     emit("peers labels", [table])

@@ -14,12 +14,12 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.lib.command import CannotMeasure, last_line, new_file, parser_of, positive, program, whole
-from benchmarks.lib.report import Table, emit
+from benchmarks.lib.report import Table, emit, line_of
 from benchmarks.quality.vectors import Row, Vectorized, Vectors, read_definitions
 from export.heads.corpus import read_pairs
 from export.heads.importance import embed
 from export.heads.subject import find_subject
-from export.pruning.picture import Line, Panel, Points, draw_panels, plain
+from export.pruning.picture import Panel, draw_panels
 from export.texts import batches, tokenize
 from model.encoder import Encoder
 from train.costs import measure_costs, time_networks
@@ -79,13 +79,16 @@ def shapes() -> None:
         student = apply_shape(encoder, shape)
         reconstruct(student, encoder, list(batches(tokens[: arguments.fitting_texts], 0)), shape.layers)
         seconds = time_networks([encoder, student], choosing, "fp32")
-        cells = {"removed": name, "asked": faster, "estimated": estimated, "measured": seconds[0] / seconds[1]}
-        parts = {
-            "layers": len(shape.layers),
-            "heads": " ".join(str(len(heads)) for heads in shape.heads),
-            "neurons": " ".join(str(len(neurons)) for neurons in shape.neurons),
-        }
-        table.add(**cells, **parts, **judge(student).figures(first))
+        table.add(
+            removed=name,
+            asked=faster,
+            estimated=estimated,
+            measured=seconds[0] / seconds[1],
+            layers=len(shape.layers),
+            heads=" ".join(str(len(heads)) for heads in shape.heads),
+            neurons=" ".join(str(len(neurons)) for neurons in shape.neurons),
+            **judge(student).figures(first),
+        )
     if arguments.plot:
         whole_network = {"measured": 1.0, "cosine mean": 1.0, "spearman": first.spearman(), "recall %": 100.0}
         drawn = draw_panels("Fitted networks against their speed", panels(whole_network, table.rows))
@@ -96,12 +99,12 @@ def shapes() -> None:
 def panels(whole_network: Row, rows: Sequence[Row]) -> list[Panel]:
     """A panel a figure, with a line from the whole network on for each kind of part."""
     by_kind = {name: [row for row in rows if row["removed"] == name] for name in REMOVED}
-
-    def points(of: Sequence[Row], column: str) -> Points:
-        return plain(sorted((row["measured"], row[column]) for row in [whole_network, *of]))
-
     return [
-        Panel(title, "times as fast", [Line(name, points(of, column)) for name, of in by_kind.items() if of])
+        Panel(
+            title,
+            "times as fast",
+            [line_of(name, [whole_network, *of], "measured", column) for name, of in by_kind.items() if of],
+        )
         for title, column in WHAT_IS_DRAWN
     ]
 
@@ -170,9 +173,8 @@ def train_classifier(network: str, folder: Path, seed: int, epochs: float) -> fl
     """Accuracy in percent after the last step."""
     output = Path(tempfile.mkdtemp(dir=folder)) / "trained"
     files = ("--rows", str(folder / "rows.csv"), "--held-out", str(folder / "judged.csv"), "--output", str(output))
-    length = ("--seed", str(seed), "--epochs", str(epochs), "--evaluations", "1", "--batch-size", "32")
-    trainer = (sys.executable, "-m", "polyhead", "train", "classify")
-    command = [*trainer, network, *files, *length, "--learning-rate", "5e-5"]
+    settings = f"--seed {seed} --epochs {epochs} --evaluations 1 --batch-size 32 --learning-rate 5e-5".split()
+    command = [sys.executable, "-m", "polyhead", "train", "classify", network, *files, *settings]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
     if done.returncode:
         raise CannotMeasure(f"{network} could not be trained: {last_line(done.stderr)}")

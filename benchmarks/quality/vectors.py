@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,11 +13,11 @@ from scipy.stats import spearmanr
 from tqdm import tqdm
 
 from benchmarks.lib.command import CannotMeasure, new_file, parser_of, positive, program, whole
-from benchmarks.lib.report import Table, emit, processor_seconds
+from benchmarks.lib.report import Table, compare_seconds, emit, line_of, processor_seconds
 from benchmarks.lib.texts import make_batch, tokenize
 from export.heads.corpus import Pairs, read_pairs
 from export.pruning.driver import halve
-from export.pruning.picture import Line, Panel, draw_panels, plain
+from export.pruning.picture import Panel, draw_panels
 from export.similarity import row_cosines
 from model.artifact import GRAPH, Artifact, Manifest
 from polyhead import Engine
@@ -118,8 +117,7 @@ def recall(queries: Numbers, documents: Numbers, scores: Scores) -> float:
 def read_definitions(path: Path, documents: int) -> list[tuple[str, str]]:
     """Word and definition of N rows, by the order of their hashes; of a word only the first.
 
-    Raises:
-        CannotMeasure: the file cannot be read, or has fewer.
+    Raises `CannotMeasure` if the file cannot be read, or has fewer.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -190,6 +188,7 @@ def changes() -> None:
         tables.append(speed_table(artifacts, first.sentences, arguments.seconds))
     if arguments.plot:
         rows = [{**one, **other} for one, other in zip(*(table.rows for table in tables), strict=True)]
+        rows = [{**row, "share removed": row["removed %"] / 100} for row in rows]
         lines = {"not healed": ("a", rows[: len(arguments.artifacts)])}
         if arguments.healed:
             lines["healed"] = ("c", [rows[0], *rows[len(arguments.artifacts) :]])
@@ -255,19 +254,19 @@ def time_in_turns(whole: Artifact, other: Artifact, texts: list[str], seconds: f
 
     One batch a size, of texts evenly over the pairs.
     """
-    backends = [OnnxBackend(artifact, intra_op_threads=1) for artifact in (whole, other)]
+    backends = {
+        name: OnnxBackend(artifact, intra_op_threads=1) for name, artifact in (("first", whole), ("other", other))
+    }
     drawn = [texts[index * len(texts) // max(BATCH_SIZES)] for index in range(max(BATCH_SIZES))]
     rows = sorted(tokenize(whole, drawn), key=len)
     found = {}
     for size in BATCH_SIZES:
         begin = (len(rows) - size) // 2
         batch = make_batch(rows[begin : begin + size])
-        turns: list[list[float]] = []
-        end = time.process_time() + seconds
-        while len(turns) < 7 or time.process_time() < end:
-            turns.append([processor_seconds(partial(backend.run, batch)) for backend in backends])
-        times = np.array(turns[2:])  # the first two warm up
-        found[size] = (1000 * float(np.median(times[:, 1])), float(np.median(times[:, 0] / times[:, 1])))
+        ways = {name: partial(processor_seconds, partial(one.run, batch)) for name, one in backends.items()}
+        rounds = max(5, int(seconds / sum(run() for run in ways.values())))
+        _, row = compare_seconds(ways, rounds)
+        found[size] = (row["cpu_ms"], 1 / row["times_first"])
     return found
 
 
@@ -291,12 +290,12 @@ def speed_table(artifacts: Mapping[Path, Artifact], texts: list[str], seconds: f
 def panels(lines: Mapping[str, tuple[str, Sequence[Row]]]) -> list[Panel]:
     """A panel a measured figure, by the share of heads removed; each line has its style, and rows from the first on."""
     return [
-        Panel(title, "heads removed", [_line(column, name, *line) for name, line in lines.items()], percent=True)
+        Panel(
+            title,
+            "heads removed",
+            [line_of(name, rows, "share removed", column, kind) for name, (kind, rows) in lines.items()],
+            percent=True,
+        )
         for title, column in WHAT_IS_DRAWN
         if column in lines["not healed"][1][0]
     ]
-
-
-def _line(column: str, name: str, kind: str, rows: Sequence[Row]) -> Line:
-    by_share = sorted(rows, key=lambda row: float(row["removed %"]))
-    return Line(name, plain((row["removed %"] / 100, row[column]) for row in by_share), kind)

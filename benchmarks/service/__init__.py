@@ -1,1 +1,1 @@
-"""The service as a process: `python -m benchmarks.service QUESTION`."""
+"""The service as a process: `python -m benchmarks service QUESTION`."""

@@ -1,23 +1,31 @@
-"""The service as a process: its start and memory, and several processes behind one port."""
+"""The service as a process: its start and memory, also under long load, and several processes behind one port."""
 
+import os
+import random
+import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
-from benchmarks.lib.command import parser_of, program, whole
-from benchmarks.lib.comparison import compare, encode_requests, fetch_body, over_http
-from benchmarks.lib.load import Request
-from benchmarks.lib.report import Spread, Table, emit, in_turns, median
+from benchmarks.lib.command import parser_of, positive, program, whole
+from benchmarks.lib.comparison import ENCODE, compare, encode_requests, fetch_body, over_http
+from benchmarks.lib.load import Request, post, run_closed_loop
+from benchmarks.lib.report import Spread, Table, emit, in_turns, slope
 from benchmarks.lib.server import Server, polyhead, pss_bytes
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
@@ -25,20 +33,16 @@ from model.artifact import Artifact
 IMPORTS = (
     "import fastapi, numpy, onnxruntime, orjson, prometheus_client, pydantic_settings, tokenizers, uvicorn, uvloop"
 )
-CONNECTIONS = 4  # requests under way: few enough that no long text has to be refused
+WARMING = 4  # requests under way: few enough that no long text has to be refused
 Start = tuple[float, dict[str, float]]  # seconds until it was ready, or had ended; megabytes by kind
 
 
 def start_service(artifact: Path, requests: Sequence[Request]) -> Start:
-    """The service until `/readyz` answers 200, its memory then, and after these requests if there are any.
-
-    Raises:
-        CannotMeasure: an answer is none, or has another status than 200.
-    """
+    """The service until `/readyz` answers 200, its memory then, and after these requests if there are any."""
     with polyhead(artifact, {}) as server:
         held = {"resident_mb": server.resident_bytes(), "pss_mb": server.pss_bytes()}
         if requests:
-            with ThreadPoolExecutor(CONNECTIONS) as pool:
+            with ThreadPoolExecutor(WARMING) as pool:
                 list(pool.map(partial(fetch_body, server.address), requests))
             held |= {"pss_after_mb": server.pss_bytes(), "files_after_mb": server.pss_bytes("Pss_File")}
         return server.ready_after, {name: size / 1e6 for name, size in held.items()}
@@ -129,19 +133,14 @@ def measure_balance(arguments: Namespace) -> Table:
 def _parent_share(server: Server, clients: int) -> float:
     """Of the connections that this opens; a request on each, so that they have arrived."""
     children = server.processes()[1:]
-    before = [_sockets(pid) for pid in children]
+    before = [len(os.listdir(f"/proc/{pid}/fd")) for pid in children]
     with ExitStack() as stack:
         for _ in range(clients):
             client = stack.enter_context(socket.create_connection((server.address.host, server.address.port)))
             client.sendall(b"GET /healthz HTTP/1.1\r\nHost: benchmark\r\n\r\n")
             client.recv(1)
-        opened = [_sockets(pid) - was for pid, was in zip(children, before, strict=True)]
+        opened = [len(os.listdir(f"/proc/{pid}/fd")) - was for pid, was in zip(children, before, strict=True)]
     return max(opened) / sum(opened)
-
-
-def _sockets(pid: int) -> int:
-    links = (Path(f"/proc/{pid}/fd") / name.name for name in Path(f"/proc/{pid}/fd").iterdir())
-    return sum(str(link.readlink()).startswith("socket:") for link in links)
 
 
 def _kernel_share(clients: int, processes: int) -> float:
@@ -152,17 +151,12 @@ def _kernel_share(clients: int, processes: int) -> float:
         rest = [stack.enter_context(socket.create_server(address, reuse_port=True)) for _ in range(processes - 1)]
         for _ in range(clients):
             stack.enter_context(socket.create_connection(address))
-        return max(_accepted(listener, stack) for listener in (first, *rest)) / clients
-
-
-def _accepted(listener: socket.socket, stack: ExitStack) -> int:
-    listener.setblocking(False)
-    count = 0
-    with suppress(BlockingIOError):
-        while True:
-            stack.enter_context(listener.accept()[0])
-            count += 1
-    return count
+        accepted: Counter[socket.socket] = Counter()
+        while waiting := select.select([first, *rest], [], [], 0)[0]:
+            for listener in waiting:
+                stack.enter_context(listener.accept()[0])
+                accepted[listener] += 1
+        return max(accepted.values()) / clients
 
 
 def measure_memory(arguments: Namespace, requests: Sequence[Request]) -> Table:
@@ -173,12 +167,8 @@ def measure_memory(arguments: Namespace, requests: Sequence[Request]) -> Table:
         with polyhead(arguments.model, settings) as server:
             over_http(server, requests[:64], 8, 1.0)()
             found = [pss_bytes(pid) / 1e6 for pid in server.processes()]
-            table.add(
-                processes=count,
-                resident_mb=server.resident_bytes() / 1e6,
-                pss_mb=sum(found),
-                pss_of_parent_mb=found[0] if count > 1 else None,
-            )
+            held = {"resident_mb": server.resident_bytes() / 1e6, "pss_mb": sum(found)}
+            table.add(processes=count, **held, pss_of_parent_mb=found[0] if count > 1 else None)
     return table
 
 
@@ -201,3 +191,82 @@ def processes() -> None:
     requests = encode_requests(texts, tokenize(artifact, texts), 1)
     tables = [measure_rates(arguments, requests), measure_balance(arguments), measure_memory(arguments, requests)]
     emit("service processes", tables, texts=fingerprint(texts))
+
+
+def mixed_requests(artifact: Artifact, seed: int) -> list[Request]:
+    """Requests of every kind, shuffled; short texts are the most frequent, as they are in life."""
+    short, mixed = load_texts("short", 640, seed), load_texts("mixed", 640, seed)
+    make = partial(_requests, artifact)
+    requests = [
+        *make(short, 1),
+        *make(short[:320], 32),
+        *make(mixed[:200], 1),
+        *make(mixed[200:328], 16),
+        *make(mixed[328:368], 1, output="tokens"),
+        *make(short[:80], 1, attention={"layers": "last"}),
+        *make(short[80:112], 4, attention={"layers": "all"}),
+        *make(mixed[368:384], 1, attention={"layers": "all", "queries": "cls"}),
+        *refused_requests(artifact),
+    ]
+    random.Random(seed).shuffle(requests)  # noqa: S311 - an order, no secret
+    return requests
+
+
+def refused_requests(artifact: Artifact) -> list[Request]:
+    """Bodies that the service must refuse with 422 and survive."""
+    layers = artifact.manifest.config.num_layers
+    bodies: list[dict[str, Any]] = [
+        {},
+        {"inputs": []},
+        {"inputs": "text", "surprise": 1},
+        {"inputs": [[artifact.manifest.config.vocab_size]]},
+        {"inputs": "text", "attention": {"layers": [layers]}},
+    ]
+    return [post(ENCODE, body, expects=422) for body in bodies]
+
+
+def _requests(artifact: Artifact, texts: Sequence[str], per_request: int, **options: Any) -> list[Request]:
+    return encode_requests(texts, tokenize(artifact, texts), per_request, options)
+
+
+def watch(server: Server, interval: float, stop: threading.Event, samples: dict[float, float]) -> None:
+    """Reads megabytes by seconds, at once and every `interval` until told to stop; on a terminal they are shown."""
+    began = time.monotonic()
+    with tqdm(desc="loading", unit="look", leave=False, disable=None) as bar:
+        while not samples or not stop.wait(interval):
+            held = samples[time.monotonic() - began] = server.resident_bytes() / 1e6
+            bar.set_postfix(megabytes=round(held, 1))
+            bar.update()
+
+
+@program
+def soak() -> None:
+    """Does memory stay flat under long mixed load, and is every request still answered?
+
+    All kinds of requests in turn, as fast as they are answered: single texts, lists, long texts, token vectors,
+    attention of one layer and of all, and bodies that must be refused. The server's resident memory is read every few
+    seconds; its slope is fitted to the second half, when caches and arenas have seen every shape.
+    """
+    parser = parser_of(soak.__doc__, "model", takes="an hour", connections=8)
+    parser.add_argument("--minutes", type=positive, default=60.0, help="length of the load")
+    parser.add_argument("--interval", type=positive, default=5.0, help="seconds between two looks at the memory")
+    arguments = parser.parse_args()
+    requests = mixed_requests(Artifact.open(arguments.model), seed=0)
+    samples, stop, seconds = dict[float, float](), threading.Event(), 60 * arguments.minutes
+    with polyhead(arguments.model, {}) as server, ThreadPoolExecutor(1) as pool:
+        ready = server.resident_bytes() / 1e6
+        pool.submit(watch, server, arguments.interval, stop, samples)
+        try:
+            tally = run_closed_loop(
+                server.address, requests, connections=arguments.connections, seconds=seconds, warmup=0.0
+            )
+        finally:
+            stop.set()
+    times, held, half = [*samples], [*samples.values()], len(samples) // 2
+    table = Table("memory", "resident memory of the server, MB")
+    rise = 3600 * slope(times[half:], held[half:])
+    table.add(**{"at ready": ready, "first": held[0], "peak": max(held), "last": held[-1], "mb_per_hour": rise})
+    answers = Table("answers", f"{len(requests)} different requests in turn")
+    answers.rows = [{"status": str(status), "answers": count} for status, count in sorted(tally.statuses.items())]
+    described = {"failed": tally.failed, **tally.rates(), "samples": {"seconds": times, "megabytes": held}}
+    emit("service soak", [table, answers], **described)

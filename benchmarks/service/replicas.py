@@ -84,10 +84,7 @@ def nginx(
     """Runs nginx before these ports until the block ends.
 
     With `retry` a request that was sent may be sent again, to another replica. `ready` answers 200 once all are there.
-
-    Raises:
-        NoNginx: it is not installed.
-        CannotMeasure: it did not start.
+    Raises `NoNginx` if it is not installed, `CannotMeasure` if it did not start.
     """
     program = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
     if program is None:
@@ -151,8 +148,7 @@ def load_through(
 ) -> tuple[list[Tally], int]:
     """Offers load in windows, one before something happens to the replicas, as many as it takes, and one after.
 
-    Returns:
-        The windows, and how many requests the first replica had been given when its connections broke.
+    Returns these, and how many requests the first replica had been given when its connections broke.
     """
     windows: list[Tally] = []
     over = threading.Event()

@@ -21,7 +21,7 @@ from benchmarks.lib.command import parser_of, positive, program
 from benchmarks.lib.load import Address, Request, poisson_schedule, post, run_closed_loop, run_open_loop
 from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import load_texts
-from benchmarks.service.soak import mixed_requests
+from benchmarks.service.process import mixed_requests
 from deploy.observability.picture import draw, read_panels
 from deploy.observability.scrape import scraping
 from model.artifact import Artifact

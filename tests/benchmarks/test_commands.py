@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from export.sources import Folder
 from tests.planted import draw_texts, write_pairs
 
 exhaustive = pytest.mark.exhaustive
+ROOT = Path(__file__).parents[2]
 
 # What each question requires besides its options: "DIR" stands for an artifact, "CSV" for a file.
 REQUIRED = {
@@ -40,7 +41,7 @@ REQUIRED = {
     **{f"http {name}": ("--model", "DIR") for name in ("closed", "cost", "open", "storm")},
     **{f"service {name}": ("--model", "DIR") for name in ("processes", "replicas", "soak")},
 }
-NUMBERS = [
+WITHOUT_SENSE = [
     ("http closed", "--seconds", "0"),
     ("http closed", "--texts-per-request", "0"),
     ("http open", "--warmup", "nan"),
@@ -50,39 +51,24 @@ NUMBERS = [
 ]
 
 
-def run(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> int | str | None:
-    monkeypatch.setattr("sys.argv", ["__main__.py", *name.split(), *arguments])
-    with pytest.raises(SystemExit) as end:
-        benchmarks.main()
-    return end.value.code
-
-
 def words(name: str, folder: Path) -> list[str]:
     places = {"DIR": str(folder), "CSV": str(folder / "no.csv")}
     return [places.get(word, word) for word in REQUIRED.get(name, ())]
 
 
-@pytest.mark.parametrize("name", REQUIRED)
-def test_a_folder_that_is_no_artifact_is_one_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "wrong"), [*((name, ()) for name in REQUIRED), *((one[0], one[1:]) for one in WITHOUT_SENSE)]
+)
+def test_a_folder_that_is_no_artifact_or_an_argument_without_sense_is_named_in_one_line(
+    name: str, wrong: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(name, *words(name, tmp_path), monkeypatch=monkeypatch) == 2
+    monkeypatch.setattr("sys.argv", ["__main__.py", *name.split(), *words(name, tmp_path), *wrong])
+    with pytest.raises(SystemExit) as end:
+        benchmarks.main()
     line = capsys.readouterr().err.splitlines()[-1]
+    assert end.value.code == 2
     assert line.startswith(f"python -m benchmarks {name}: ")
-    assert str(tmp_path) in line
-
-
-@pytest.mark.parametrize(("name", "option", "value"), NUMBERS)
-def test_an_argument_without_sense_is_named(
-    name: str,
-    option: str,
-    value: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run(name, *words(name, tmp_path), option, value, monkeypatch=monkeypatch) == 2
-    assert option in capsys.readouterr().err.splitlines()[-1]
+    assert (wrong[0] if wrong else str(tmp_path)) in line
 
 
 def test_every_question_can_be_asked() -> None:
@@ -109,9 +95,6 @@ def test_ctrl_c_and_sigterm_end_what_was_started(
     assert capsys.readouterr().err.endswith(": interrupted\n")
 
 
-ROOT = Path(__file__).parents[2]
-
-
 def run_script(name: str, *arguments: object) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks", *name.split(), *map(str, arguments)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)  # noqa: S603 - our own scripts
@@ -121,6 +104,12 @@ def run_script(name: str, *arguments: object) -> dict[str, Any]:
     assert result["machine"]["cores"] >= 1
     tables: dict[str, Any] = result["tables"]
     return tables
+
+
+def write_definitions(folder: Path) -> Path:
+    path = folder / "definitions.csv"
+    path.write_text("".join(f"word {i},{text}\n" for i, text in enumerate(draw_texts(20, seed=1))))
+    return path
 
 
 # Settings too small for figures, and the tables that come of them, each with a column of numbers above 0.
@@ -189,19 +178,17 @@ def test_replicas(default_artifact: Path) -> None:
 
 
 @exhaustive
-def test_networks_are_written_and_read_back(tmp_path: Path) -> None:
-    for kind, task in (("network", "embedding"), ("reranker", "classification")):
-        folder = tmp_path / kind
-        command = [sys.executable, "-m", "benchmarks", "inputs", kind, "minilm-l6", str(folder)]
-        subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - our own script
-        encoder = read_checkpoint(Folder(folder, kind)).encoder
-        assert (encoder.config.task, encoder.config.num_heads, encoder.config.hidden_size) == (task, (12,) * 6, 384)
+@pytest.mark.parametrize(("kind", "task"), [("network", "embedding"), ("reranker", "classification")])
+def test_networks_are_written_and_read_back(kind: str, task: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks", "inputs", kind, "minilm-l6", str(tmp_path / kind)]
+    subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - our own script
+    config = read_checkpoint(Folder(tmp_path / kind, kind)).encoder.config
+    assert (config.task, config.num_heads, config.hidden_size) == (task, (12,) * 6, 384)
 
 
 @exhaustive
 def test_quality_and_faithfulness(default_artifact: Path, tmp_path: Path) -> None:
-    pairs, definitions = write_pairs(tmp_path / "pairs.csv", 20), tmp_path / "definitions.csv"
-    definitions.write_text("".join(f"word {i},{text}\n" for i, text in enumerate(draw_texts(20, seed=1))))
+    pairs, definitions = write_pairs(tmp_path / "pairs.csv", 20), write_definitions(tmp_path)
     files = ("--pairs", pairs, "--definitions", definitions, "--documents", 20, "--queries", 10)
     rows = run_script("quality formats", default_artifact, *files)["formats"]
     assert [row["bytes a vector"] for row in rows] == [1536, 384, 384, 384, 384, 48]

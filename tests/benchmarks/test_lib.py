@@ -87,6 +87,7 @@ def test_a_server_is_started_metered_paused_and_stopped() -> None:
         assert server.resident_bytes() > 60e6
         first, second = server.processes()
         alone = pss_bytes(first)
+        assert 0 < pss_bytes(first, "Pss_File") < 60e6 < alone
         assert alone < server.pss_bytes() <= alone + pss_bytes(second) + 1e6
         server.pause()
         used = server.cpu_seconds()

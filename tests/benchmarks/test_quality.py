@@ -1,3 +1,4 @@
+from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -18,8 +19,8 @@ from benchmarks.quality.vectors import (
 )
 from export.heads.corpus import read_pairs
 from export.pruning.driver import halve
-from tests.benchmarks.test_commands import run_script
-from tests.planted import draw_texts, write_pairs
+from tests.benchmarks.test_commands import run_script, write_definitions
+from tests.planted import write_pairs
 
 
 def test_recall_is_that_of_sorting(generator: np.random.Generator) -> None:
@@ -81,21 +82,30 @@ def test_a_classifier_that_cannot_be_trained_says_what_training_says(tmp_path: P
 @pytest.mark.slow
 @pytest.mark.alone
 def test_a_network_like_the_first_loses_nothing(pairs_file: Path, tmp_path: Path, default_artifact: Path) -> None:
-    pairs, plot, definitions = pairs_file, tmp_path / "healing.svg", tmp_path / "definitions.csv"
-    definitions.write_text("".join(f"word {i},{text}\n" for i, text in enumerate(draw_texts(20, seed=1))))
+    plot = tmp_path / "healing.svg"
     other = tmp_path / "healed"
     other.symlink_to(default_artifact)
-    files = ("--pairs", pairs, "--definitions", definitions, "--words", 20, "--seconds", 0.3, "--plot", plot)
+    files = (
+        "--pairs",
+        pairs_file,
+        "--definitions",
+        write_definitions(tmp_path),
+        "--words",
+        20,
+        "--seconds",
+        0.3,
+        "--plot",
+        plot,
+    )
     tables = run_script("quality artifacts", default_artifact, "--healed", other, *files)
     first, second = ({**row, "artifact": ""} for row in tables["quality"])
     assert first == second
     assert (second["lost"], second["removed %"], second["heads"]) == (0, 0, 72)
     assert second["worst"] == pytest.approx(1, abs=1e-5)
     assert second["recall %"] == pytest.approx(100)
-    for row in tables["speed"]:
-        for size in (1, 8, 32):
-            assert 0.5 < row[f"x {size}"] < 2
-            assert row[f"bound {size}"] is None
+    for row, size in product(tables["speed"], (1, 8, 32)):
+        assert 0.5 < row[f"x {size}"] < 2
+        assert row[f"bound {size}"] is None
     assert ET.parse(plot).getroot().attrib["aria-label"] == "Healed and not healed"  # noqa: S314 - our own
 
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.lib.load import Request, post, run_closed_loop
 from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import load_texts
-from benchmarks.service.soak import refused_requests
+from benchmarks.service.process import refused_requests
 from deploy.observability.picture import ask, read_panels
 from deploy.observability.scrape import Prometheus, scraping
 from model.artifact import Artifact
