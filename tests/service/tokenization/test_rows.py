@@ -72,6 +72,8 @@ def test_only_the_second_text_is_cut(first: str, second: str) -> None:
     found = rows(tokenizer, first, second, truncation="only_second")
     row = expected(tokenizer, first, second, strategy="only_second")
     assert found.input_ids.tolist() == row.ids
+    cut = rows(tokenizer, first, second, truncation="only_second", most=(None, 2))
+    assert cut.segments.count(1) == min(2, found.segments.count(1))
 
 
 @given(first=WORDS, second=WORDS)
