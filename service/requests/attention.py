@@ -149,7 +149,9 @@ def select_attention(
         raise Invalid.at(
             "attention", "the model has no heads (a table of vectors, or all were removed), so it has no attention"
         )
-    layers = _layers("all" if request.reduce == "rollout" else request.layers, len(num_heads))
+    layers = _layers(request.layers, len(num_heads))  # checked for a rollout too, which goes through all
+    if request.reduce == "rollout":
+        layers = tuple(range(len(num_heads)))
     counts = tuple(num_heads[layer] for layer in layers)
     heads = None if request.heads == "all" else _heads(request.heads, layers, counts)
     return AttentionSelection(layers, heads, counts, request, causal)

@@ -24,7 +24,7 @@ class Sizes:
     """How large an answer will be.
 
     Attributes:
-        floats: in the answer, about; it is `built_from` so many.
+        floats: in the answer, about; `built_from`: that are read to build it.
         attention_bytes: of the answer's attention.
         work_bytes: of the attention and the hidden states that are computed for it.
     """

@@ -12,7 +12,7 @@ from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, NUM_HEADS, S
 LAST_ID = len(VOCABULARY) - 1
 LAST_LAYER, LAST_HEAD = len(NUM_HEADS) - 1, NUM_HEADS[0] - 1
 WHOLE = " ".join(["cat"] * (MAX_LENGTH - 2))
-FIRST, TOKENS = {"layers": [0]}, {"output": "tokens"}
+FIRST, TOKENS, ROLLOUT = {"layers": [0]}, {"output": "tokens"}, {"layers": [0], "reduce": "rollout"}
 Body = dict[str, Any]
 # Flags; what changes in {"inputs": "cat"}, at the limit and beyond; status.
 ENCODE: list[tuple[str, Body, Body, int]] = [
@@ -29,6 +29,7 @@ ENCODE: list[tuple[str, Body, Body, int]] = [
     (f"--max-embedding-bytes {3 * 4 * HIDDEN_SIZE}", TOKENS, {"inputs": "a cat"} | TOKENS, 413),
     ("", {"attention": {"layers": [LAST_LAYER, -1 - LAST_LAYER]}}, {"attention": {"layers": [LAST_LAYER + 1]}}, 422),
     ("", {"attention": {"layers": [-1 - LAST_LAYER]}}, {"attention": {"layers": [-2 - LAST_LAYER]}}, 422),
+    ("", {"attention": ROLLOUT}, {"attention": ROLLOUT | {"layers": [LAST_LAYER + 1]}}, 422),
     ("", {"attention": {"layers": [0], "heads": [1]}}, {"attention": {"layers": [0], "heads": [LAST_HEAD + 1]}}, 422),
     ("--max-attention-bytes 72", {"attention": FIRST}, {"inputs": "a cat", "attention": FIRST}, 413),  # 4 * 2 heads * 9
     ("", {"head_mask": [[0, LAST_HEAD, 0.0]]}, {"head_mask": [[0, LAST_HEAD + 1, 0.0]]}, 422),

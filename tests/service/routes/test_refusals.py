@@ -74,7 +74,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"pairs": [["a", "b"]], "spans": [[[0, 1]]]}, "spans: only texts have spans of characters, not token ids or"),
         ({"pairs": [[[5], [6]]], "long_texts": "mean"}, "long_texts: only texts are read in windows, not token ids or"),
         ({"pairs": [["a cat " * 60, "a dog"]], "truncate": False}, "pairs[0]: ", 413),
-        ({"pairs": [["cat " * 90, "dog"]], "pair_truncation": "only_second"}, "pairs[0]: the first text has 180", 413),
+        ({"pairs": [["a", "b"], ["cat " * 90, "b"]], "pair_truncation": "only_second"}, "pairs[1]: the first", 413),
     ],
     "sparse_encoder /encode": [
         {},

@@ -72,16 +72,18 @@ def test_only_the_second_text_is_cut(first: str, second: str) -> None:
     found = rows(tokenizer, first, second, truncation="only_second")
     row = expected(tokenizer, first, second, strategy="only_second")
     assert found.input_ids.tolist() == row.ids
+    cut = rows(tokenizer, first, second, truncation="only_second", most=(None, 2))
+    assert cut.segments.count(1) == min(2, found.segments.count(1))
 
 
-@given(first=WORDS, second=WORDS)
-def test_token_ids_of_a_pair_make_the_row_of_its_texts(first: str, second: str) -> None:
+@given(first=WORDS, second=WORDS, from_start=st.booleans())
+def test_token_ids_of_a_pair_make_the_row_of_its_texts(first: str, second: str, from_start: bool) -> None:
     tokenizer = tokenizer_with(BERT)
     ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in (first, second)]
     ours = Tokenizer(FastTokenizer.from_str(tokenizer.to_str()), LONGEST, threads=1)
-    (found,) = ours.join_ids([ids], "longest_first", from_start=False)
+    (found,) = ours.join_ids([ids], "longest_first", from_start=from_start)
     ours.close()
-    assert found.input_ids.tolist() == rows(tokenizer, first, second).input_ids.tolist()
+    assert found.input_ids.tolist() == rows(tokenizer, first, second, from_start=from_start).input_ids.tolist()
     assert found.encoding is None
 
 
