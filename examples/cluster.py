@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from examples import parser_of
+from examples.command import parser_of
 from model.artifact import ArtifactError
 from polyhead import Engine
 

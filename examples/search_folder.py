@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from examples import parser_of
+from examples.command import parser_of
 from model.artifact import ArtifactError, identity
 from polyhead import Engine
 from service.requests.roles import prompt_of_kind

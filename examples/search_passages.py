@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from examples import parser_of
+from examples.command import parser_of
 from model.artifact import ArtifactError, identity
 from polyhead import Engine
 

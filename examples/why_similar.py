@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from examples import parser_of
+from examples.command import parser_of
 from polyhead import ArtifactError, Engine, ServiceError
 
 

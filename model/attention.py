@@ -7,7 +7,7 @@ D hidden, H heads, G key and value heads, K = d_k, V = d_v.
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -187,8 +187,24 @@ def no_heads(hidden: Tensor, request: LayerRequest) -> HeadOutputs:
     return HeadOutputs(hidden.new_zeros(0, 0, 0, 0), None if request.value_norms is None else hidden.new_zeros(0, 0, 0))
 
 
+class _Heads(Protocol):
+    """What `attend` reads of the module whose heads attend; as of `MultiHeadAttention`."""
+
+    num_heads: int
+    scale: float
+    implementation: Implementation
+
+    @property
+    def attended_heads(self) -> int: ...
+
+    @property
+    def null_context(self) -> Tensor | None: ...
+
+    def output_factor(self) -> Tensor: ...
+
+
 def attend(
-    heads: Any,
+    heads: _Heads,
     projected: tuple[Tensor, Tensor, Tensor],
     tokens: Packing,
     request: LayerRequest,
@@ -196,9 +212,8 @@ def attend(
 ) -> tuple[Tensor, HeadOutputs]:
     """Attention within each text of a packed batch, between the projections.
 
-    `heads` is a `MultiHeadAttention`, or a module with what is read of one here. `projected` are queries [T, H*K], keys
-    [T, G*K] and values [T, G*V] of `attended_heads` G; queries and keys are turned already. Gives the context
-    [T, H*V], each head multiplied by its gate, and the heads' own outputs.
+    `projected` are queries [T, H*K], keys [T, G*K] and values [T, G*V] of `attended_heads` G; queries and keys are
+    turned already. Gives the context [T, H*V], each head multiplied by its gate, and the heads' own outputs.
     """
     query, key, value = map(tokens.pad, projected)
     context, weights = IMPLEMENTATIONS[heads.implementation](

@@ -97,6 +97,8 @@ class Engine:
     `TooLarge`), another task's model would be needed (`WrongTask`), it failed (`InferenceFailed`), or the engine is
     closed or of the process that this one was forked from (`NotReady`).
 
+    `pairs` and `progress` are as of `encode` everywhere; several texts are any iterable of them.
+
     A pickled engine is the folder and how it was loaded: another process loads it once, however often it is sent.
 
     Args:

@@ -92,13 +92,22 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The form of a model and the service's settings of cores and batches that `polyhead tune` chose."""
+    """The form of a model and the service's settings that `polyhead tune` chose; a file of it outlives versions."""
 
     processor: str
     cores: int
     precision: str
     engine: str | None
-    layout: dict[str, int]
+    processes: int
+    workers: int
+    intra_op_threads: int
+    max_batch_tokens: int | None = None
+
+    @property
+    def layout(self) -> dict[str, int]:
+        """The settings."""
+        found = {name: getattr(self, name) for name in ("processes", "workers", "intra_op_threads", "max_batch_tokens")}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def keep_tuned(model: Path, tuned: Tuned) -> None:

@@ -66,14 +66,9 @@ class Layout:
         return cores if self.max_batch_tokens is None else f"{cores}, batches of {self.max_batch_tokens} tokens"
 
     @property
-    def settings(self) -> dict[str, int]:
-        """The service's settings that make it."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-    @property
     def variables(self) -> dict[str, str]:
-        """The same as environment variables."""
-        return {f"POLYHEAD_{name.upper()}": str(value) for name, value in self.settings.items()}
+        """The settings that make it, as environment variables."""
+        return {f"POLYHEAD_{name.upper()}": str(value) for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +128,7 @@ def tune(
         best = choose([one for one in measured if one.artifact in made])
         manifest = manifests[best.artifact]
         engine = OPENVINO if manifest.engine == OPENVINO else None
-        keep_tuned(model, Tuned(processor_name(), cores, manifest.precision, engine, best.layout.settings))
+        keep_tuned(model, Tuned(processor_name(), cores, manifest.precision, engine, **asdict(best.layout)))
         where = f"{cores} core{'' if cores == 1 else 's'} of this machine"
         say(f"`polyhead serve {model}` takes these settings for {kept} from now on, if it may use {where}")
 
@@ -262,9 +257,9 @@ def _divisors(number: int) -> list[int]:
 
 @contextmanager
 def served(model: Path, layout: Layout, cores: frozenset[int] | None = None) -> Iterator[tuple[tuple[str, int], int]]:
-    """Serves a model on a free port of this machine, whose address and process are given; it may not become ready.
+    """Serves a model on a free port of this machine, whose address and process are given.
 
-    Settings besides the layout are the environment's.
+    Settings besides the layout are the environment's. `NotMeasured`: it did not become ready.
     """
     command = [sys.executable, "-m", "polyhead", "serve", "--model", str(model), "--host", "127.0.0.1", "--port", "0"]
     left_out = {f"POLYHEAD_{name}" for name in NOT_MEASURED}

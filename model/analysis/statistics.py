@@ -73,8 +73,8 @@ def head_statistics(
 ) -> dict[str, Float32Array | None]:
     """Every one of `STATISTICS`, in that order, of each head of one layer on one text: [H], or None if undefined there.
 
-    `weights` are [H, n, n], H = 0 with any n; `special` [n] are the tokens that the tokenizer added. In a `causal`
-    network a query sees itself and the tokens before it only.
+    `weights` are [H, n, n], H = 0 with any n; of each token [n] its id, whether the tokenizer added it (`special`), and
+    whether it is punctuation. In a `causal` network a query sees itself and the tokens before it only.
 
     Raises:
         ValueError: rows do not sum to 1.

@@ -96,7 +96,7 @@ def _trimmed(text: str, start: int, end: int) -> Span:
 def exclude_special(
     weights: Float32Array, special: BoolArray, *, queries: BoolArray | None = None, renormalise: bool = False
 ) -> Float32Array:
-    """Drops the special keys and queries of weights [..., Q, K].
+    """Drops the special keys [K] and queries of weights [..., Q, K].
 
     Without `renormalise` a row's sum is the mass it kept, so that what special tokens took stays visible. With it each
     row is divided by that sum and sums to 1 again; a row that kept nothing at all stays 0. `queries` [Q] are the rows

@@ -124,7 +124,7 @@ def test_refuses_names_outside_the_directory(directory: Path, name: str) -> None
         ({"config": {"vocab_size": 1}}, "malformed manifest: incomplete encoder configuration: .* is missing"),
         ({"files": {GRAPH: None}}, "files.model.onnx is None: expected an object"),
         ({"files": {GRAPH: {"sha256": "", "size": "5"}}}, "files.model.onnx.size is '5': expected a whole number"),
-        ({"max_sequence_length": True}, "max_sequence_length is True: expected a whole number"),
+        ({"opset": True}, "opset is True: expected a whole number"),
         ({"max_sequence_length": 0}, "max_sequence_length is 0: expected a whole number of at least 1"),
         ({"outputs": [1]}, r"outputs\[0\] is 1: expected a text"),
         ({"defaults": {"pooling": "mean", "normalize": "yes"}}, "defaults.prompts is missing"),

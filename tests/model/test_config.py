@@ -99,10 +99,11 @@ def test_a_task_survives_json() -> None:
         config = with_task(task, settings)
         assert EncoderConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
         assert config.output_size == size
-    written = {**TINY.to_dict(), "projection": {"size": 7}}  # what was written before there were tasks
+    written = TINY.to_dict()  # what was written before there were tasks, with at most one projection
     del written["task"], written["task_settings"], written["projections"]
-    config = EncoderConfig.from_dict(written)
-    assert (config.task, config.task_settings, config.projections) == ("embedding", None, (Projection(size=7),))
+    for one, projections in (({"size": 7}, (Projection(size=7),)), (None, ())):
+        config = EncoderConfig.from_dict({**written, "projection": one})
+        assert (config.task, config.task_settings, config.projections) == ("embedding", None, projections)
 
 
 def test_a_task_comes_with_its_own_settings() -> None:

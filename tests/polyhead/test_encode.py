@@ -242,6 +242,7 @@ def test_what_goes_wrong_is_said_and_leaves_no_file(
         ("cat --output nowhere/out.npy", 1, "there is no folder nowhere"),
         ("cat --input in.txt", 2, "not both"),
         ("--input in.txt --id key", 1, "lines of text, which have no ids"),
+        ("cat --id key", 2, "texts of the command line have none of these"),
     ],
 )
 def test_what_cannot_be_given_is_said(given: str, code: int, message: str, run: Run) -> None:

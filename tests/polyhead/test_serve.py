@@ -113,8 +113,7 @@ def test_a_hub_model_is_asked_for_once_a_setting(starts: list[Settings], exports
 def test_what_tune_chose_is_served_unless_something_else_is_asked_for(
     starts: list[Settings], exports: list[Path], asked: Asked, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    layout = {"processes": 1, "workers": 1, "intra_op_threads": 2}
-    keep_tuned(Path("owner/model"), Tuned(processor_name(), usable_cores(), "bf16", "openvino", layout))
+    keep_tuned(Path("owner/model"), Tuned(processor_name(), usable_cores(), "bf16", "openvino", 1, 1, 2))
     run("serve", "owner/model")
     assert exports[0].name.startswith("model-bf16-")
     assert (starts[0].processes, starts[0].workers, starts[0].intra_op_threads) == (1, 1, 2)

@@ -165,6 +165,8 @@ def test_the_choice_among_a_models_forms_is_kept_for_this_machine(
     assert tuned_for(Path("owner/other")) is None
     (record,) = cache_folder().glob(f"{TUNED}/*.json")
     kept = record.read_text()
+    named = ("model", "processor", "cores", "precision", "engine", "processes", "workers", "intra_op_threads")
+    assert list(json.loads(kept)) == [*named, "max_batch_tokens"], "what was kept once is read by later versions"
     for unreadable in ("", json.dumps({**json.loads(kept), "of a later version": 1})):
         record.write_text(unreadable)
         assert tuned_for(Path("owner/model")) is None
