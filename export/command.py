@@ -101,8 +101,8 @@ def run_command(
 ) -> int:
     """Runs a command and returns its exit code.
 
-    Messages have the command's name, what an interrupted one left behind, whose flags are the command's own, and with
-    `debug` a failure's traceback.
+    Messages have its name, say what is `left_behind` by an interruption, and whose other flags than its own are. With
+    `debug` a failure shows its traceback.
     """
     try:
         with endings_interrupt():

@@ -249,7 +249,7 @@ def _refuse_unknown_task(sign: str) -> NoReturn:
 
 
 def refuse_other_tasks(found: Found, wanted: Task | None, tensors: Iterable[str]) -> None:
-    """Refuses to leave out the layers of another task unless the task was named."""
+    """Refuses, with an UnsupportedModel, to leave out the layers of another task unless the task was named."""
     if wanted is not None or found.is_stated or found.task != "embedding":
         return
     if left_out := sorted(name for name in tensors if name.startswith(OTHER_TASKS)):

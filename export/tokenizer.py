@@ -256,7 +256,7 @@ def _special_tokens(
 
 
 def refuse_added_tokens(folder: Path, settings: Mapping[str, Any], known: set[str]) -> None:
-    """Refuses words that other files add: `transformers` finds them whole, and the files do not say how."""
+    """Refuses, with a SourceError, words of other files: `transformers` finds them whole, and no file says how."""
     named = {**read_json(folder / "special_tokens_map.json", optional=True), **settings}
     entries = list((settings.get("added_tokens_decoder") or {}).values())
     for field in ("additional_special_tokens", "extra_special_tokens"):
@@ -312,5 +312,5 @@ def _require_template(tokenizer: Tokenizer, kind: str, folder: Path) -> None:
     if kind in (*TWO_SEPARATORS, *WORDPIECE_KINDS) and found != expected:  # other classes take tokenizer.json as it is
         raise UnsupportedModel(
             f"{folder}: tokenizer.json puts {' '.join(found) or 'nothing'} around a pair, its class in `transformers` "
-            f"{' '.join(expected)}: which is right?"
+            f"{' '.join(expected) or 'nothing'}: which is right?"
         )

@@ -285,7 +285,7 @@ def count_layers(config: Mapping[str, Any], name: str = "num_hidden_layers") -> 
 
 
 def local_layers(kinds: Sequence[str], layers: int) -> tuple[int, ...]:
-    """The layers that `layer_types` says see a window; it may name no other kind, nor number of layers."""
+    """The layers that `layer_types` says see a window; an UnsupportedModel of another kind, or number of layers."""
     if len(kinds) != layers or not set(kinds) <= {GLOBAL, LOCAL}:
         raise UnsupportedModel(f"layer_types {kinds}: expected {GLOBAL} or {LOCAL} for each of {layers} layers")
     return tuple(layer for layer, kind in enumerate(kinds) if kind == LOCAL)

@@ -1,6 +1,7 @@
 """Rotary positions as config.json describes them, in the words of `transformers` before and since release 5.
 
-Every reader refuses frequencies of a kind that is not reproduced and settings that contradict each other.
+Every reader refuses, with an UnsupportedModel, frequencies of a kind that is not reproduced and settings that
+contradict each other.
 """
 
 import math

@@ -314,29 +314,40 @@ def test_types_may_be_asked_for_beside_the_class(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pair", "message"),
+    ("model_type", "single", "pair", "message"),
     [
         (
+            "bert",
+            "[CLS] $A [SEP]",
             "[CLS] $A [SEP] [SEP] $B [SEP]",
-            "puts [CLS] [SEP] [SEP] [SEP] around a pair, its class in `transformers` [CLS] [SEP] [SEP]",
+            "puts [CLS] [SEP] [SEP] [SEP] around a pair, its class in `transformers` [CLS] [SEP] [SEP]:",
         ),
-        ("[CLS] $A [SEP] $B [SEP]", "token types [0, 0, 0], its class in `transformers` [0, 0, 1]"),
+        (
+            "bert",
+            "[CLS] $A [SEP]",
+            "[CLS] $A [SEP] $B [SEP]",
+            "token types [0, 0, 0], its class in `transformers` [0, 0, 1]",
+        ),
+        ("modernbert", "$A", "$A [SEP] $B", "puts [SEP] around a pair, its class in `transformers` nothing:"),
     ],
 )
-def test_a_template_and_types_of_another_family_are_refused(tmp_path: Path, pair: str, message: str) -> None:
+def test_a_template_and_types_of_another_family_are_refused(
+    tmp_path: Path, model_type: str, single: str, pair: str, message: str
+) -> None:
     tokenizer = Tokenizer.from_str(wordpiece().to_str())
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair=pair, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single=single, pair=pair, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    folder = write(tmp_path, tokenizer, "bert", {"tokenizer_class": "BertTokenizer"})
+    folder = write(tmp_path, tokenizer, model_type, {"tokenizer_class": "BertTokenizer"})
     with pytest.raises(UnsupportedModel, match=re.escape(message)):
         prepare_pairs(read_tokenizer(folder), folder, has_types=True)
 
 
-def test_a_tokenizer_without_separators_joins_the_texts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "BertTokenizer"])
+def test_a_tokenizer_without_separators_joins_the_texts(tmp_path: Path, name: str) -> None:
     tokenizer = Tokenizer.from_str(wordpiece().to_str())
     tokenizer.post_processor = None
-    folder = write(tmp_path, tokenizer, "modernbert", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    folder = write(tmp_path, tokenizer, "modernbert", {"tokenizer_class": name})
     ours, takes_pairs = prepare_pairs(tokenizer, folder, has_types=False)
     assert takes_pairs
     assert ours.encode("the cat", "on").ids == AutoTokenizer.from_pretrained(str(folder))("the cat", "on")["input_ids"]

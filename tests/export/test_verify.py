@@ -133,6 +133,8 @@ def test_the_grid_covers_single_ragged_padded_and_longest_batches() -> None:
     assert any(len(set(case.lengths)) > 4 for case in cases)
     assert any(max(case.lengths) < case.sequence for case in cases)
     assert any(1 in case.lengths and len(case.lengths) > 1 for case in cases)
+    *_, weighed, longest = grid(dataclasses.replace(TINY, max_positions=4096))  # of a layer, and of none
+    assert [(case.sequence, case.layers) for case in (weighed, longest)] == [(1024, (3,)), (2048, ())]
 
 
 EXACT = np.zeros((2, 3))

@@ -116,6 +116,8 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("gemma3", {"rope_parameters": {"full_attention": LINEAR, "sliding_attention": BASE}}, "scaled by different"),
     ("gemma2", {"per_layer_config": {"1": {"sliding_window": 3}}}, "per_layer_config has sliding_window: head_dim"),
     ("gemma2", {"per_layer_config": {"1": {"head_dim": 8}}}, "heads of sizes (6, 8, 6): one for each kind of"),
+    ("gemma3", {"is_causal": False}, "is_causal False: True is supported"),
+    ("t5", {"dense_act_fn": "silu"}, "dense_act_fn 'silu': 'relu' is supported"),
     ("t5", {"feed_forward_proj": "gated-swish2"}, "feed_forward_proj 'swish2': one of gelu"),
     ("jina-v3", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, "'factor': 4.0}: None is supported"),
     ("albert", {"num_hidden_groups": 9}, "num_hidden_groups is 9: "),

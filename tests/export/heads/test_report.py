@@ -1,3 +1,4 @@
+import hashlib
 import math
 import re
 from pathlib import Path
@@ -100,7 +101,10 @@ def test_identical_heads_are_at_no_distance_and_in_one_group(report: dict[str, A
     assert divergences[PREVIOUS, TWIN] == pytest.approx(0, abs=1e-7)
     assert divergences[SELF, DEAD] == pytest.approx(0, abs=1e-7)
     np.testing.assert_array_equal(divergences, divergences.T)
-    assert divergences[PREVIOUS, NEXT] > 0.6  # nearly disjoint: near ln 2
+    assert 0.6 < divergences[PREVIOUS, NEXT] <= math.log(2)  # nearly disjoint
+    mean = pytest.approx(divergences[np.triu_indices(8, k=1)].mean(), rel=1e-3)
+    assert redundancy["means"] == {"same_layer": mean, "different_layers": None}
+    assert 0 < redundancy["untrained_means"]["same_layer"] < 1e-3  # all nearly uniform
     heads = report["heads"]
     assert heads[PREVIOUS]["group"] == heads[TWIN]["group"] != heads[NEXT]["group"]
     assert heads[PREVIOUS]["nearest"] == {"layer": 0, "head": TWIN, "divergence": pytest.approx(0, abs=1e-7)}
@@ -129,6 +133,15 @@ def test_a_head_follows_a_relation_only_where_it_beats_the_rule(report: dict[str
     followed = {h["head"]: {f["relation"] for f in h["relations_followed"]} for h in report["heads"]}
     assert followed[REPEATED] == {"same"}
     assert followed[PREVIOUS] == set()  # all of `prior`, and so does the rule
+
+
+def test_files_are_named_with_their_hashes_and_counts(
+    report: dict[str, Any], corpus: Path, pairs_file: Path, parses_file: Path
+) -> None:
+    described = report["corpus"], report["importance"]["pairs"], report["relations"]
+    for path, found in zip((corpus, pairs_file, parses_file), described, strict=True):
+        assert (found["name"], found["sha256"]) == (path.name, hashlib.sha256(path.read_bytes()).hexdigest())
+    assert (described[0]["texts_in_file"], described[1]["pairs"], described[2]["sentences"]) == (60, 24, 60)
 
 
 def test_documentation_names_every_field_statistic_and_definition(report: dict[str, Any]) -> None:

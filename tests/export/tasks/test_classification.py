@@ -17,7 +17,7 @@ from export.original import compare_with_original
 from export.tasks.classification import read_labels
 from model.config_parts import ClassificationSettings
 from model.encoder import Encoder
-from tests.export.conftest import change_json, write_json
+from tests.export.conftest import change_json, write_json, write_modules
 from tests.family_models import (
     MODELS,
     NAMED,
@@ -140,6 +140,11 @@ def folder(tmp_path: Path) -> Path:
 def test_reads_what_makes_scores_of_logits(folder: Path, change: dict[str, Any], activation: str) -> None:
     settings = read(change_json(folder / "config.json", **change)).encoder.config.task_settings
     assert getattr(settings, "activation", None) == activation
+    around = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
+    write_modules(folder, {"": "Transformer"})
+    write_json(folder / "config_sentence_transformers.json", around)
+    settings = read(folder).encoder.config.task_settings
+    assert getattr(settings, "activation", None) == "identity"  # what sentence-transformers writes now counts first
 
 
 @pytest.mark.parametrize(
