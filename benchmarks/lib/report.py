@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from tqdm import tqdm
 
-from export.pruning.picture import Line, plain
+from export.pruning.picture import Line, Panel, draw_panels, plain
 from model.processor import CPUINFO, processor_name, vector_instructions
 
 PACKAGES = ("numpy", "onnxruntime", "tokenizers", "fastapi", "uvicorn", "uvloop", "torch")
@@ -135,9 +135,23 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def line_of(name: str, rows: Sequence[Mapping[str, Any]], across: str, up: str, kind: str = "") -> Line:
-    """One column of rows by another, as a line in a picture."""
-    return Line(name, plain(sorted((row[across], row[up]) for row in rows)), kind)
+Lines = Mapping[str, tuple[Sequence[Mapping[str, Any]], str]]  # by name: rows, and the column that is drawn
+
+
+def draw(path: Path, title: str, panels: Mapping[str, Lines], column: str, across: str, **scale: bool) -> None:
+    """Writes a picture with a panel a title: columns of rows by one column; `across` says what that is.
+
+    What has no figure is left out: a row, a line, a panel. `scale` is that of `Panel`.
+    """
+    drawn = []
+    for heading, lines in panels.items():
+        found = {
+            name: [(row[column], row[up]) for row in rows if row.get(up) is not None]
+            for name, (rows, up) in lines.items()
+        }
+        made = [Line(name, plain(sorted(points))) for name, points in found.items() if points]
+        drawn += [Panel(heading, across, made, **scale)] if made else []
+    path.write_text(draw_panels(title, drawn), encoding="utf-8")
 
 
 def describe_machine() -> dict[str, Any]:

@@ -14,12 +14,11 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.lib.command import CannotMeasure, last_line, new_file, parser_of, positive, program, whole
-from benchmarks.lib.report import Table, emit, line_of
-from benchmarks.quality.vectors import Row, Vectorized, Vectors, read_definitions
+from benchmarks.lib.report import Table, draw, emit
+from benchmarks.quality.vectors import Vectorized, Vectors, read_definitions
 from export.heads.corpus import read_pairs
 from export.heads.importance import embed
 from export.heads.subject import find_subject
-from export.pruning.picture import Panel, draw_panels
 from export.texts import batches, tokenize
 from model.encoder import Encoder
 from train.costs import measure_costs, time_networks
@@ -91,22 +90,13 @@ def shapes() -> None:
         )
     if arguments.plot:
         whole_network = {"measured": 1.0, "cosine mean": 1.0, "spearman": first.spearman(), "recall %": 100.0}
-        drawn = draw_panels("Fitted networks against their speed", panels(whole_network, table.rows))
-        arguments.plot.write_text(drawn, encoding="utf-8")
+        by_kind = {name: [row for row in table.rows if row["removed"] == name] for name in REMOVED}
+        panels = {
+            title: {name: ([whole_network, *rows], column) for name, rows in by_kind.items() if rows}
+            for title, column in WHAT_IS_DRAWN
+        }
+        draw(arguments.plot, "Fitted networks against their speed", panels, "measured", "times as fast")
     emit("quality shapes", [table], pairs=len(pairs.ratings), words=len(defined))
-
-
-def panels(whole_network: Row, rows: Sequence[Row]) -> list[Panel]:
-    """A panel a figure, with a line from the whole network on for each kind of part."""
-    by_kind = {name: [row for row in rows if row["removed"] == name] for name in REMOVED}
-    return [
-        Panel(
-            title,
-            "times as fast",
-            [line_of(name, [whole_network, *of], "measured", column) for name, of in by_kind.items() if of],
-        )
-        for title, column in WHAT_IS_DRAWN
-    ]
 
 
 NEUTRAL = 0.5  # of 4

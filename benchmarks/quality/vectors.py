@@ -13,11 +13,10 @@ from scipy.stats import spearmanr
 from tqdm import tqdm
 
 from benchmarks.lib.command import CannotMeasure, new_file, parser_of, positive, program, whole
-from benchmarks.lib.report import Table, compare_seconds, emit, line_of, processor_seconds
+from benchmarks.lib.report import Table, compare_seconds, draw, emit, processor_seconds
 from benchmarks.lib.texts import make_batch, tokenize
 from export.heads.corpus import Pairs, read_pairs
 from export.pruning.driver import halve
-from export.pruning.picture import Panel, draw_panels
 from export.similarity import row_cosines
 from model.artifact import GRAPH, Artifact, Manifest
 from polyhead import Engine
@@ -151,7 +150,7 @@ def changes() -> None:
     Quality: cosine to the first artifact's vectors over the sentences of rated pairs, each once; Spearman on the pairs,
     and on those that `--prune-heads --pairs` does not choose heads by; with `--definitions` also the recall of
     definitions by their words in an index that the first artifact filled, as a share of its own. Speed is CPU time on
-    one thread, as a worker of the service runs, each artifact alternately with the first. The bound is 1 / (1 - s p): p
+    one thread, as a worker of the service runs, all artifacts in turns. The bound is 1 / (1 - s p): p
     is the share of heads removed, s the share of time that goes without any head, if an artifact without any is given.
 
     Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's format). Definitions: a CSV without a
@@ -189,10 +188,11 @@ def changes() -> None:
     if arguments.plot:
         rows = [{**one, **other} for one, other in zip(*(table.rows for table in tables), strict=True)]
         rows = [{**row, "share removed": row["removed %"] / 100} for row in rows]
-        lines = {"not healed": ("a", rows[: len(arguments.artifacts)])}
+        lines = {"not healed": rows[: len(arguments.artifacts)]}
         if arguments.healed:
-            lines["healed"] = ("c", [rows[0], *rows[len(arguments.artifacts) :]])
-        arguments.plot.write_text(draw_panels("Healed and not healed", panels(lines)), encoding="utf-8")
+            lines["healed"] = [rows[0], *rows[len(arguments.artifacts) :]]
+        panels = {title: {name: (of, column) for name, of in lines.items()} for title, column in WHAT_IS_DRAWN}
+        draw(arguments.plot, "Healed and not healed", panels, "share removed", "heads removed", percent=True)
     emit("quality artifacts", tables, pairs=len(pairs.ratings))
 
 
@@ -249,53 +249,22 @@ def share_removed(artifact: Artifact, whole: Artifact) -> float:
     return 1 - sum(artifact.manifest.config.num_heads) / sum(whole.manifest.config.num_heads)
 
 
-def time_in_turns(whole: Artifact, other: Artifact, texts: list[str], seconds: float) -> dict[int, tuple[float, float]]:
-    """By batch size: median CPU milliseconds of the other, and the median of how many times faster it is.
-
-    One batch a size, of texts evenly over the pairs.
-    """
-    backends = {
-        name: OnnxBackend(artifact, intra_op_threads=1) for name, artifact in (("first", whole), ("other", other))
-    }
+def speed_table(artifacts: Mapping[Path, Artifact], texts: list[str], seconds: float) -> Table:
+    """Times every artifact against the first, with a batch a size, of texts evenly over the pairs."""
+    first = next(iter(artifacts.values()))
+    backends = {path: OnnxBackend(artifact, intra_op_threads=1) for path, artifact in artifacts.items()}
+    shares = {path: share_removed(artifact, first) for path, artifact in artifacts.items()}
+    bare = next((path for path, share in shares.items() if share == 1), None)
     drawn = [texts[index * len(texts) // max(BATCH_SIZES)] for index in range(max(BATCH_SIZES))]
-    rows = sorted(tokenize(whole, drawn), key=len)
-    found = {}
+    rows = sorted(tokenize(first, drawn), key=len)
+    cells: dict[Path, Row] = {path: {"artifact": str(path), "removed %": 100 * shares[path]} for path in artifacts}
     for size in BATCH_SIZES:
         begin = (len(rows) - size) // 2
         batch = make_batch(rows[begin : begin + size])
-        ways = {name: partial(processor_seconds, partial(one.run, batch)) for name, one in backends.items()}
-        rounds = max(5, int(seconds / sum(run() for run in ways.values())))
-        _, row = compare_seconds(ways, rounds)
-        found[size] = (row["cpu_ms"], 1 / row["times_first"])
-    return found
-
-
-def speed_table(artifacts: Mapping[Path, Artifact], texts: list[str], seconds: float) -> Table:
-    """Times every artifact against the first."""
-    first = next(iter(artifacts.values()))
-    shares = {directory: share_removed(artifact, first) for directory, artifact in artifacts.items()}
-    timings = {path: time_in_turns(first, artifact, texts, seconds) for path, artifact in artifacts.items()}
-    bare = next((directory for directory, share in shares.items() if share == 1), None)
-    table = Table("speed", "CPU ms of a run, times faster than the first, bound; by batch size")
-    for directory, by_size in timings.items():
-        cells: Row = {"artifact": str(directory), "removed %": 100 * shares[directory]}
-        for size, (milliseconds, faster) in by_size.items():
-            heads_take = None if bare is None else 1 - 1 / timings[bare][size][1]
-            bound = None if heads_take is None else 1 / (1 - heads_take * shares[directory])
-            cells |= {f"ms {size}": milliseconds, f"x {size}": faster, f"bound {size}": bound}
-        table.add(**cells)
-    return table
-
-
-def panels(lines: Mapping[str, tuple[str, Sequence[Row]]]) -> list[Panel]:
-    """A panel a measured figure, by the share of heads removed; each line has its style, and rows from the first on."""
-    return [
-        Panel(
-            title,
-            "heads removed",
-            [line_of(name, rows, "share removed", column, kind) for name, (kind, rows) in lines.items()],
-            percent=True,
-        )
-        for title, column in WHAT_IS_DRAWN
-        if column in lines["not healed"][1][0]
-    ]
+        ways = {str(path): partial(processor_seconds, partial(one.run, batch)) for path, one in backends.items()}
+        rounds = max(5, int(seconds * len(ways) / sum(run() for run in ways.values())))
+        timed = dict(zip(artifacts, compare_seconds(ways, rounds), strict=True))
+        for path, row in timed.items():
+            bound = None if bare is None else 1 / (1 - (1 - timed[bare]["times_first"]) * shares[path])
+            cells[path] |= {f"ms {size}": row["cpu_ms"], f"x {size}": 1 / row["times_first"], f"bound {size}": bound}
+    return Table("speed", "CPU ms of a run, times faster than the first, bound; by batch size", [*cells.values()])
