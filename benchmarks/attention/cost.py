@@ -85,20 +85,16 @@ def make_requests(text: str, other: str) -> dict[str, Request]:
     }
     for layers, written in product(("last", "all"), WRITTEN):
         name = f"{layers} layer{'s' if layers == 'all' else ''}, {written}"
-        requests[name] = _attention(text, {"layers": layers}, written)
-    norms = {"layers": "all", "form": "norms"}
-    requests["all layers, norms, safetensors float32"] = _attention(text, norms, "safetensors float32")
-    return requests | {name: _attention(text, asked, "JSON") for name, asked in REDUCED.items()}
+        requests[name] = _encode(text, written, attention={"layers": layers})
+    written, norms = "safetensors float32", {"layers": "all", "form": "norms"}
+    requests[f"all layers, norms, {written}"] = _encode(text, written, attention=norms)
+    return requests | {name: _encode(text, attention=asked) for name, asked in REDUCED.items()}
 
 
-def _attention(text: str, asked: Mapping[str, Any], written: str) -> Request:
-    encoding_format, accept = WRITTEN[written]
-    return _encode(text, accept=accept, encoding_format=encoding_format, attention=asked)
-
-
-def _encode(inputs: str | list[str], *, accept: str = "*/*", **asked: Any) -> Request:
+def _encode(inputs: str | list[str], written: str = "JSON", **asked: Any) -> Request:
     """Without the model's default prompt, whose tokens would count."""
-    return post(ENCODE, {"inputs": inputs, "prompt": "", **asked}, accept=accept)
+    encoding_format, accept = WRITTEN[written]
+    return post(ENCODE, {"inputs": inputs, "prompt": "", "encoding_format": encoding_format, **asked}, accept=accept)
 
 
 def latencies(address: Address, request: Request, seconds: float) -> list[float]:

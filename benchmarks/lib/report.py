@@ -52,10 +52,7 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def in_turns(candidates: Mapping[Key, Callable[[], Result]], rounds: int, warmup: int = 1) -> dict[Key, list[Result]]:
-    """Runs every candidate once a round, so that a drift of the machine hits all of them alike.
-
-    Returns each one's results, without those of the first rounds, which warm up.
-    """
+    """Every candidate's results, run once a round: a drift of the machine hits all alike. The first rounds warm up."""
     results: dict[Key, list[Result]] = {key: [] for key in candidates}
     turns = [key for _ in range(warmup + rounds) for key in candidates]
     for key in tqdm(turns, desc="measuring", unit="run", leave=False, disable=None):  # on a terminal only
@@ -173,23 +170,15 @@ def describe_machine() -> dict[str, Any]:
 
 
 def emit(benchmark: str, tables: list[Table], **results: Any) -> None:
-    """Prints the tables, the machine, and all of it as one line of JSON. Servers and workers must have ended by now.
-
-    `results` are whatever else belongs into the JSON: settings, single figures.
-    """
+    """Prints the tables, the machine, and all of it as one line of JSON. Servers and workers must have ended by now."""
     machine = describe_machine()
     for table in tables:
         print("\n" + "\n".join(table.lines()))
     print("\n" + "\n".join(f"{key}: {_plain(value)}" for key, value in machine.items()))
     if machine["cores_busy_elsewhere"] > QUIET_CORES:
         print(f"NOT QUIET: others kept {machine['cores_busy_elsewhere']} cores busy meanwhile; record none of this")
-    rows = {table.name: [{key: _short(cell) for key, cell in row.items()} for row in table.rows] for table in tables}
+    rows = {table.name: table.rows for table in tables}
     print(json.dumps({"benchmark": benchmark, "tables": rows, **results, "machine": machine}), flush=True)
-
-
-def _short(value: object) -> object:
-    """Numbers to six digits: no measurement has more."""
-    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _plain(value: object) -> str:
