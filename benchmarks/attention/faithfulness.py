@@ -1,9 +1,9 @@
 """Which method finds the input tokens that carry a similarity or a logit? Each against leaving tokens out.
 
-Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's format). For both texts of each pair a
-method scores the tokens that are not special; a cross-encoder reads both texts at once. `agreement`: Spearman with what
-is lost when the token is left out. `drop`: what is lost without the best-scored token, or without the best third. `left
-with half`: what is left with the best-scored half alone. Intervals are 95 %, by bootstrap over pairs.
+For both texts of each pair a method scores the tokens that are not special; a cross-encoder reads both texts at once.
+`agreement`: Spearman with what is lost when the token is left out. `drop`: what is lost without the best-scored token,
+or without the best third. `left with half`: what is left with the best-scored half alone. Intervals are 95 %, by
+bootstrap over pairs.
 """
 
 import argparse

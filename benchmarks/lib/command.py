@@ -43,6 +43,7 @@ def program(run: Callable[[], None]) -> Callable[[], None]:
     return main
 
 
+PAIRS = "sentence, sentence, rating; without a header, as the STS benchmark's"
 # Arguments of several questions.
 SHARED: Mapping[str, Mapping[str, Any]] = {
     "model": {"type": Path, "required": True, "metavar": "DIR", "help": "artifact to serve"},
@@ -51,7 +52,7 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     "seconds": {"type": positive, "help": "length of each measurement"},
     "texts": {"type": whole, "help": "different texts"},
     "rounds": {"type": whole, "help": "measured rounds; one more warms up"},
-    "pairs": {"type": Path, "required": True, "metavar": "CSV", "help": "rated pairs of sentences"},
+    "pairs": {"type": Path, "required": True, "metavar": "CSV", "help": PAIRS},
 }
 # Texts and rounds of a comparison, and the load of one that goes over HTTP.
 TEXTS: Mapping[str, Any] = {"texts": 640, "rounds": 5}

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from benchmarks.lib.command import CannotMeasure, last_line, new_file, parser_of, positive, program, whole
 from benchmarks.lib.report import Table, draw, emit
-from benchmarks.quality.vectors import Vectorized, Vectors, read_definitions
+from benchmarks.quality.vectors import DEFINITIONS, Vectorized, Vectors, read_definitions
 from export.heads.corpus import read_pairs
 from export.heads.importance import embed
 from export.heads.subject import find_subject
@@ -51,7 +51,7 @@ def shapes() -> None:
     parser = parser_of(shapes.__doc__, "pairs", takes="about half an hour")
     parser.add_argument("model", nargs="?", metavar="MODEL", help="artifact, folder or id (default: the default model)")
     parser.add_argument("--texts", type=Path, required=True, metavar="FILE", help="texts to choose by and to fit on")
-    parser.add_argument("--definitions", type=Path, required=True, metavar="CSV", help="words and their definitions")
+    parser.add_argument("--definitions", required=True, **DEFINITIONS)
     parser.add_argument("--fitting-texts", type=whole, default=1_500, help="texts of the closed-form fit")
     parser.add_argument("--plot", type=new_file, metavar="SVG", help="picture of cosine, Spearman and recall by speed")
     arguments = parser.parse_args()

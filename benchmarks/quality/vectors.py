@@ -26,6 +26,7 @@ from service.requests.schemas import VectorFormat
 
 DEPTH = 10
 QUERIES_AT_ONCE = 250
+DEFINITIONS: Mapping[str, Any] = {"type": Path, "metavar": "CSV", "help": "word, definition; without a header"}
 
 Vectors = NDArray[np.float32]
 Numbers = NDArray[np.float64]
@@ -36,13 +37,12 @@ Scores = Callable[[Numbers, Numbers], Numbers]
 def formats() -> None:
     """What do vectors in fewer bits cost in quality? Spearman on rated pairs, and recall of definitions by their words.
 
-    Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's format). Definitions: a CSV without a
-    header, word, definition. The documents are the definitions of the rows whose hashes are the smallest, the queries
-    the words of the first of these. A word finds its definition if fewer than 10 others are at least as near.
+    The documents are the definitions of the rows whose hashes are the smallest, the queries the words of the first of
+    these. A word finds its definition if fewer than 10 others are at least as near.
     """
     parser = parser_of(formats.__doc__, "pairs", takes="a few minutes")
     parser.add_argument("artifact", type=Path, metavar="DIR", help="an embedder's artifact")
-    parser.add_argument("--definitions", type=Path, required=True, metavar="CSV", help="words and their definitions")
+    parser.add_argument("--definitions", required=True, **DEFINITIONS)
     parser.add_argument("--documents", type=whole, default=10_000, help="definitions to search in")
     parser.add_argument("--queries", type=whole, default=2_000, help="words to find them by, not more than documents")
     arguments = parser.parse_args()
@@ -152,14 +152,11 @@ def changes() -> None:
     definitions by their words in an index that the first artifact filled, as a share of its own. Speed is CPU time on
     one thread, as a worker of the service runs, all artifacts in turns. The bound is 1 / (1 - s p): p
     is the share of heads removed, s the share of time that goes without any head, if an artifact without any is given.
-
-    Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's format). Definitions: a CSV without a
-    header, word, definition.
     """
     parser = parser_of(changes.__doc__, "pairs", takes="about half a minute an artifact")
     parser.add_argument("artifacts", nargs="+", type=Path, metavar="DIR", help="artifacts; the first is the reference")
     parser.add_argument("--healed", type=Path, nargs="+", default=[], metavar="DIR", help="healed ones, drawn apart")
-    parser.add_argument("--definitions", type=Path, metavar="CSV", help="words and their definitions")
+    parser.add_argument("--definitions", **DEFINITIONS)
     parser.add_argument("--words", type=whole, default=3_000, help="words to find, among as many definitions")
     parser.add_argument("--seconds", type=positive, default=2.0, help="CPU time a batch size and artifact")
     parser.add_argument("--only", choices=("quality", "speed"), help="one of the two tables")
