@@ -127,13 +127,11 @@ def cost() -> None:
     """What does each form of attention cost against the embedding alone, in latency and in bytes?
 
     One service, one connection, one text at a time, every form alternately: layers, rows, formats, reductions,
-    statistics, norms, a head mask, and two texts explained.
+    statistics, norms, a head mask, and two texts explained. Texts have at most the model's longest length.
     """
-    parser = parser_of(cost.__doc__, "model", takes="under a minute; longer where an answer takes seconds", rounds=5)
+    takes = "under a minute; longer where an answer takes seconds"
+    parser = parser_of(cost.__doc__, "model", takes=takes, rounds=5, lengths=[128, 512])
     parser.add_argument("--seconds", type=positive, default=35.0, help="of all measurements; slow forms may exceed it")
-    parser.add_argument(
-        "--lengths", type=whole, nargs="+", default=[128, 512], help="tokens of the texts, at most the model's longest"
-    )
     arguments = parser.parse_args()
     artifact = Artifact.open(arguments.model)
     texts = make_texts(artifact, arguments.lengths)
@@ -187,8 +185,8 @@ def windows() -> None:
     Layers of ModernBERT-base's shape with randomly initialised weights, one in three of them seeing the whole text. The
     same graph is run as it is, and with its local layers dense at any length.
     """
-    parser = parser_of(windows.__doc__, takes="two minutes; 8,192 tokens want 5 GB of memory", rounds=5)
-    parser.add_argument("--lengths", type=whole, nargs="+", default=[512, 1024, 2048, 4096], help="tokens of a text")
+    takes = "two minutes; 8,192 tokens want 5 GB of memory"
+    parser = parser_of(windows.__doc__, takes=takes, rounds=5, lengths=[512, 1024, 2048, 4096])
     parser.add_argument("--layers", type=whole, default=3, help="of the network")
     arguments = parser.parse_args()
     encoder = encoder_of(draw("modernbert-base", arguments.layers, max(2048, *arguments.lengths)))

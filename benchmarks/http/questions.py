@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.lib.command import LOAD, CannotMeasure, new_file, not_negative, parser_of, positive, program, whole
+from benchmarks.lib.command import LOAD, CannotMeasure, not_negative, parser_of, positive, program, whole
 from benchmarks.lib.comparison import (
     Engine,
     Way,
@@ -246,9 +246,8 @@ def storm() -> None:
     connection every tenth of a second, counted from when it was due; a slow probe holds up no other. Load generator and
     probes run on the server's cores.
     """
-    parser = parser_of(storm.__doc__, "model", takes="about two minutes", seconds=8.0, rounds=2)
+    parser = parser_of(storm.__doc__, "model", "plot", takes="about two minutes", seconds=8.0, rounds=2)
     parser.add_argument("--clients", type=whole, nargs="+", default=[16, 64, 128, 512, 2000], help="ascending")
-    parser.add_argument("--plot", type=new_file, metavar="FILE", help="draw the figures as SVG")
     arguments = parser.parse_args()
     texts, admin = load_texts("short", 2000), free_port()
     requests = encode_requests(texts, tokenize(Artifact.open(arguments.model), texts), 1)

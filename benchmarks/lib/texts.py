@@ -44,10 +44,7 @@ def load_texts(corpus: Corpus, count: int, seed: int = 0) -> list[str]:
 
 def fingerprint(texts: Iterable[str]) -> str:
     """The first 12 hex digits of the SHA-256 of all texts: equal figures need equal texts."""
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(text.encode() + b"\0")
-    return digest.hexdigest()[:12]
+    return hashlib.sha256("".join(f"{text}\0" for text in texts).encode()).hexdigest()[:12]
 
 
 @cache

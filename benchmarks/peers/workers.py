@@ -1,10 +1,9 @@
 """The engines that are measured in processes of their own: `python -m benchmarks.peers.workers ENGINE`.
 
-Each runs in the environment that its question gives it (`benchmarks.peers.peers`), so libraries are imported by the
-function that needs them; the rest is the standard library and numpy. One line of JSON in both directions: first the
-task, answered with the names of all ways; then the name of a way, answered with a `Pass`, or places of texts, answered
-with their vectors. An engine loads its task once a layout: a worker a core, and one worker on all cores, unless it
-shares out the cores itself. No HTTP.
+Each runs in an environment of its own (`benchmarks.peers.peers`), so a function imports the libraries that it needs;
+the rest is the standard library and numpy. One line of JSON in both directions: first the task, answered with the names
+of all ways; then the name of a way, answered with a `Pass`, or places of texts, answered with their vectors. An engine
+loads its task once a layout, unless it shares out the cores itself.
 """
 
 import json

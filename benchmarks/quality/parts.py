@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.lib.command import CannotMeasure, last_line, new_file, parser_of, positive, program, whole
+from benchmarks.lib.command import CannotMeasure, last_line, parser_of, positive, program, whole
 from benchmarks.lib.report import Table, draw, emit
 from benchmarks.quality.vectors import DEFINITIONS, Vectorized, Vectors, read_definitions
 from export.heads.corpus import read_pairs
@@ -48,12 +48,11 @@ def shapes() -> None:
     Quality is measured as by `quality artifacts`, on the network in PyTorch. The speed that counts is the measured one:
     CPU time of the network's fp32 graph in ONNX Runtime on one thread, alternately with the whole network's.
     """
-    parser = parser_of(shapes.__doc__, "pairs", takes="about half an hour")
+    parser = parser_of(shapes.__doc__, "pairs", "plot", takes="about half an hour")
     parser.add_argument("model", nargs="?", metavar="MODEL", help="artifact, folder or id (default: the default model)")
     parser.add_argument("--texts", type=Path, required=True, metavar="FILE", help="texts to choose by and to fit on")
     parser.add_argument("--definitions", required=True, **DEFINITIONS)
     parser.add_argument("--fitting-texts", type=whole, default=1_500, help="texts of the closed-form fit")
-    parser.add_argument("--plot", type=new_file, metavar="SVG", help="picture of cosine, Spearman and recall by speed")
     arguments = parser.parse_args()
     subject = find_subject(arguments.model).whole
     pairs, defined = read_pairs(arguments.pairs), read_definitions(arguments.definitions, WORDS)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from tqdm import tqdm
 
-from benchmarks.lib.command import CannotMeasure, new_file, parser_of, positive, program, whole
+from benchmarks.lib.command import CannotMeasure, parser_of, positive, program, whole
 from benchmarks.lib.report import Table, compare_seconds, draw, emit, processor_seconds
 from benchmarks.lib.texts import make_batch, tokenize
 from export.heads.corpus import Pairs, read_pairs
@@ -153,14 +153,13 @@ def changes() -> None:
     one thread, as a worker of the service runs, all artifacts in turns. The bound is 1 / (1 - s p): p
     is the share of heads removed, s the share of time that goes without any head, if an artifact without any is given.
     """
-    parser = parser_of(changes.__doc__, "pairs", takes="about half a minute an artifact")
+    parser = parser_of(changes.__doc__, "pairs", "plot", takes="about half a minute an artifact")
     parser.add_argument("artifacts", nargs="+", type=Path, metavar="DIR", help="artifacts; the first is the reference")
     parser.add_argument("--healed", type=Path, nargs="+", default=[], metavar="DIR", help="healed ones, drawn apart")
     parser.add_argument("--definitions", **DEFINITIONS)
     parser.add_argument("--words", type=whole, default=3_000, help="words to find, among as many definitions")
     parser.add_argument("--seconds", type=positive, default=2.0, help="CPU time a batch size and artifact")
     parser.add_argument("--only", choices=("quality", "speed"), help="one of the two tables")
-    parser.add_argument("--plot", type=new_file, metavar="SVG", help="picture of cosine, Spearman and speed")
     arguments = parser.parse_args()
     directories = [*arguments.artifacts, *arguments.healed]
     artifacts = {directory: Artifact.open(directory) for directory in directories}  # refused before the first is run
