@@ -43,12 +43,12 @@ def draw(tokens: int, *, positive: bool, seed: int) -> Tensor:
 
 def split(drawn: Tensor, heads: int) -> Tensor:
     """[3, n, D] -> [3, H, n, K]."""
-    return drawn.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return drawn.view(*drawn.shape[:2], heads, -1).transpose(1, 2)
 
 
 def scores(drawn: Tensor, heads: int, *, scaled: bool = True) -> Tensor:
     """Q K^T / sqrt(K) of each head, [H, n, n]."""
-    query, key, _ = split(drawn, heads)
+    query, key = split(drawn, heads)[:2].unbind()
     return query @ key.transpose(1, 2) / (math.sqrt(query.shape[-1]) if scaled else 1)
 
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from benchmarks.lib.command import CannotMeasure, last_line, parser_of, positive, program, whole
 from benchmarks.lib.report import Table, draw, emit
-from benchmarks.quality.vectors import DEFINITIONS, Vectorized, Vectors, read_definitions
+from benchmarks.quality.vectors import DEFINITIONS, WHAT_IS_DRAWN, Vectorized, Vectors, read_definitions
 from export.heads.corpus import read_pairs
 from export.heads.importance import embed
 from export.heads.subject import find_subject
@@ -33,11 +33,6 @@ from train.texts import read_reviews
 REMOVED: dict[str, tuple[Kind, ...]] = {**{kind: (kind,) for kind in KINDS}, "all": KINDS}
 SPEEDS = (1.25, 1.5, 2.0)
 WORDS = 1_000  # to find, among as many definitions
-WHAT_IS_DRAWN = (
-    ("Cosine to the whole network", "cosine mean"),
-    ("Spearman x 100", "spearman"),
-    ("Recall@10, % of the whole network's", "recall %"),
-)
 
 
 @program
@@ -131,12 +126,13 @@ def classifiers() -> None:
         for network, seed in tqdm(work, desc="training", unit="network", disable=None):
             accuracies[network].append(train_classifier(network, Path(folder), seed, arguments.epochs))
     first = sum(accuracies[arguments.networks[0]])
-    for network, encoder, taken in zip(arguments.networks, encoders, seconds, strict=True):
+    sizes = [sum(parameter.numel() for parameter in encoder.layers.parameters()) for encoder in encoders]
+    for network, encoder, parameters, taken in zip(arguments.networks, encoders, sizes, seconds, strict=True):
         found = accuracies[network]
         row = {
             "network": network,
             "heads": " ".join(map(str, encoder.config.num_heads)),
-            "parameters %": 100 * layer_parameters(encoder) / layer_parameters(encoders[0]),
+            "parameters %": 100 * parameters / sizes[0],
             "times as fast": seconds[0] / taken,
             "accuracy": sum(found) / len(found),
             "worst seed": min(found),
@@ -151,11 +147,6 @@ def split(reviews: Sequence[tuple[str, float]]) -> tuple[list[tuple[str, str]], 
     rows = [(text, "positive" if rating > 0 else "negative") for text, rating in reviews if abs(rating) >= NEUTRAL]
     random.Random(0).shuffle(rows)  # noqa: S311 - no secret
     return [row for place, row in enumerate(rows) if place % HELD_OUT], rows[::HELD_OUT]
-
-
-def layer_parameters(encoder: Encoder) -> int:
-    """Parameters of the layers, without embeddings, pooling and the classifier."""
-    return sum(parameter.numel() for layer in encoder.layers for parameter in layer.parameters())
 
 
 def train_classifier(network: str, folder: Path, seed: int, epochs: float) -> float:

@@ -67,11 +67,9 @@ def formats() -> None:
 
 def embed(directory: Path, texts: list[str]) -> Vectors:
     """Normalised vectors [texts, D], without the model's default prompt."""
-    engine = Engine.load(directory)
-    with tqdm(total=len(texts), desc=directory.name, unit="text", leave=False, disable=None) as bar:
-        vectors: Vectors = engine.encode(texts, prompt="", normalize=True, progress=bar.update).embeddings
-    engine.close()
-    return vectors
+    bar = tqdm(total=len(texts), desc=directory.name, unit="text", leave=False, disable=None)
+    with Engine.load(directory) as engine, bar:
+        return engine.encode(texts, prompt="", normalize=True, progress=bar.update).embeddings
 
 
 def inner_product(queries: Numbers, documents: Numbers) -> Numbers:
@@ -137,6 +135,7 @@ NOT_CHOSEN_BY = "spearman, not chosen by"
 WHAT_IS_DRAWN = (
     ("Cosine to the whole network", "cosine mean"),
     ("Spearman x 100", "spearman"),
+    ("Recall@10, % of the whole network's", "recall %"),
     ("Times faster, batch 8", "x 8"),
 )
 
@@ -183,12 +182,11 @@ def changes() -> None:
         tables.append(speed_table(artifacts, first.sentences, arguments.seconds))
     if arguments.plot:
         rows = [{**one, **other} for one, other in zip(*(table.rows for table in tables), strict=True)]
-        rows = [{**row, "share removed": row["removed %"] / 100} for row in rows]
         lines = {"not healed": rows[: len(arguments.artifacts)]}
         if arguments.healed:
             lines["healed"] = [rows[0], *rows[len(arguments.artifacts) :]]
         panels = {title: {name: (of, column) for name, of in lines.items()} for title, column in WHAT_IS_DRAWN}
-        draw(arguments.plot, "Healed and not healed", panels, "share removed", "heads removed", percent=True)
+        draw(arguments.plot, "Healed and not healed", panels, "removed %", "heads removed, %")
     emit("quality artifacts", tables, pairs=len(pairs.ratings))
 
 
