@@ -196,11 +196,10 @@ def compare(engines: Engines, peers: Sequence[PeerProcess], ids: IntArray, round
 def main() -> None:
     """Measures each length."""
     takes = "three minutes and 5 GB of memory; qwen3-0.6b wants 10 GB, OpenVINO twice as much again"
-    parser = parser_of(__doc__, takes=takes, rounds=5)
+    parser = parser_of(__doc__, takes=takes, rounds=5, lengths=[32, 128, 512])
     parser.add_argument("--network", choices=NETWORKS, default="eurobert-210m", help="shape that is initialised")
     parser.add_argument("--layers", type=whole, help="of the network, which then has BERT's number of words")
     parser.add_argument("--precisions", action="store_true", help="the graph in int8 and, in OpenVINO, in bf16 too")
-    parser.add_argument("--lengths", type=whole, nargs="+", default=[32, 128, 512], help="tokens of a text")
     parser.add_argument("--onnx", action="store_true", help="compare with the network as PyTorch exports it, too")
     parser.add_argument("--openvino", action="store_true", help="compare with OpenVINO too, which must be installed")
     arguments = parser.parse_args()

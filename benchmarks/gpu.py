@@ -191,13 +191,12 @@ def _counted(counts: Counter[str]) -> str:
 def main() -> None:
     """Opens the artifacts on the device, measures, and prints."""
     takes = "minutes on a GPU; on a CPU hours, unless --lengths, --tokens and --product are small"
-    parser = parser_of(__doc__, takes=takes, rounds=5, texts=600)
+    parser = parser_of(__doc__, takes=takes, rounds=5, texts=600, lengths=[32, 128, 512])
     parser.add_argument("model", type=Path, nargs="+", metavar="DIR", help="artifacts, of any precision")
     parser.add_argument(
         "--reference", type=Path, nargs="+", default=[], metavar="DIR", help="fp32 artifacts of the same weights"
     )
     parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda", help="what computes")
-    parser.add_argument("--lengths", type=whole, nargs="+", default=[32, 128, 512], help="tokens of a text")
     tokens = [512, 2048, 8192, 32768, 131072]
     parser.add_argument("--tokens", type=whole, nargs="+", default=tokens, help="tokens of a batch")
     parser.add_argument("--product", type=whole, default=8192, help="N: the peak is measured with N x N by N x N")
@@ -206,13 +205,12 @@ def main() -> None:
     engines = [Engine.open(path, provider=provider, layouts=LAYOUTS) for path in arguments.model]
     references = [Engine.open(path, layouts=LAYOUTS[:1]) for path in arguments.reference]
     texts = load_texts("mixed", arguments.texts)
-    peak = Table("peak", f"product of {arguments.product} x {arguments.product}")
     peaks = {
         precision: measure_peak(precision, provider, arguments.product)
         for precision in dict.fromkeys(engine.precision for engine in engines)
     }
-    for precision, rate in peaks.items():
-        peak.add(precision=precision, tflops=rate / 1e12)
+    reached = [{"precision": precision, "tflops": rate / 1e12} for precision, rate in peaks.items()]
+    peak = Table("peak", f"product of {arguments.product} x {arguments.product}", reached)
     parity = compare_with_reference(engines, references, texts[:PARITY_TEXTS])
     rates = measure(engines, texts, peaks, arguments)
     nodes = Table("nodes", "what runs where")

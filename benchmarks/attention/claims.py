@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import onnx_ir
 import torch
@@ -33,46 +33,38 @@ SATURATED = 0.999
 TOKENS = (2, 10, 20, 32)  # of the texts of one head beside many
 
 
-class Drawn(NamedTuple):
-    """Queries, keys and values of one text, [n, D] each."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-
-
-def draw(tokens: int, *, positive: bool, seed: int) -> Drawn:
-    """Projections of a random text: all of it from [0, 1), unscaled, or normal with weights of variance 1 / D."""
+def draw(tokens: int, *, positive: bool, seed: int) -> Tensor:
+    """Queries, keys and values [3, n, D] of a random text: from [0, 1), or normal with weights of variance 1 / D."""
     generator = torch.Generator().manual_seed(seed)
     random, scale = (torch.rand, 1.0) if positive else (torch.randn, 1 / math.sqrt(HIDDEN))
     text = random(tokens, HIDDEN, generator=generator)
-    return Drawn(*(text @ (random(HIDDEN, HIDDEN, generator=generator) * scale) for _ in range(3)))
+    return torch.stack([text @ (random(HIDDEN, HIDDEN, generator=generator) * scale) for _ in range(3)])
 
 
-def split(x: Tensor, heads: int) -> Tensor:
-    """[n, D] -> [H, n, K]."""
-    return x.view(len(x), heads, -1).transpose(0, 1)
+def split(drawn: Tensor, heads: int) -> Tensor:
+    """[3, n, D] -> [3, H, n, K]."""
+    return drawn.view(*drawn.shape[:2], heads, -1).transpose(1, 2)
 
 
-def scores(drawn: Drawn, heads: int, *, scaled: bool = True) -> Tensor:
+def scores(drawn: Tensor, heads: int, *, scaled: bool = True) -> Tensor:
     """Q K^T / sqrt(K) of each head, [H, n, n]."""
-    query, key = split(drawn.query, heads), split(drawn.key, heads)
+    query, key = split(drawn, heads)[:2].unbind()
     return query @ key.transpose(1, 2) / (math.sqrt(query.shape[-1]) if scaled else 1)
 
 
-def attend(drawn: Drawn, heads: int) -> Tensor:
+def attend(drawn: Tensor, heads: int) -> Tensor:
     """Concatenated contexts [n, D]; what an output projection would do to them it does to both sides alike."""
-    return (scores(drawn, heads).softmax(dim=-1) @ split(drawn.value, heads)).transpose(0, 1).flatten(1)
+    return (scores(drawn, heads).softmax(dim=-1) @ split(drawn, heads)[2]).transpose(0, 1).flatten(1)
 
 
-def compare(drawn: Drawn) -> tuple[bool, float, float, float]:
+def compare(drawn: Tensor) -> tuple[bool, float, float, float]:
     """One head of size D beside H heads of size D / H, on the same projections.
 
     Returns whether the two outputs are equal as `torch.allclose` has it; the share of the H heads' rows whose largest
     weight is above 0.999; the mean total variation between the one head's weights and the mean of the H heads' weights;
     and the largest |S_1 - sum_h S_h / sqrt(H)|, S being scores after scaling, by the largest |S_1|.
     """
-    exact = Drawn(*(x.double() for x in drawn))
+    exact = drawn.double()
     one, many = scores(exact, 1)[0], scores(exact, HEADS)
     weights = many.softmax(dim=-1)
     return (
@@ -116,9 +108,10 @@ def rank_of_scores(tokens: int = 128) -> Table:
     Its query looks most at the largest key, or at the smallest where the query is negative.
     """
     table = Table("rank", f"A head's scores have rank d_k at most ({tokens} tokens)")
-    exact = Drawn(*(x.double() for x in draw(tokens, positive=False, seed=0)))
-    highest, lowest = exact.key.argmax(dim=0), exact.key.argmin(dim=0)  # [H] of scalar heads
-    expected = torch.where(exact.query.T > 0, highest[:, None], lowest[:, None])  # [H, n]
+    exact = draw(tokens, positive=False, seed=0).double()
+    query, key, _ = exact
+    highest, lowest = key.argmax(dim=0), key.argmin(dim=0)  # [H] of scalar heads
+    expected = torch.where(query.T > 0, highest[:, None], lowest[:, None])  # [H, n]
     for heads in (1, 8, 64, HIDDEN):
         found = scores(exact, heads)
         at_an_extreme = float((found.argmax(dim=-1) == expected).double().mean()) if heads == HIDDEN else None

@@ -85,20 +85,16 @@ def make_requests(text: str, other: str) -> dict[str, Request]:
     }
     for layers, written in product(("last", "all"), WRITTEN):
         name = f"{layers} layer{'s' if layers == 'all' else ''}, {written}"
-        requests[name] = _attention(text, {"layers": layers}, written)
-    norms = {"layers": "all", "form": "norms"}
-    requests["all layers, norms, safetensors float32"] = _attention(text, norms, "safetensors float32")
-    return requests | {name: _attention(text, asked, "JSON") for name, asked in REDUCED.items()}
+        requests[name] = _encode(text, written, attention={"layers": layers})
+    written, norms = "safetensors float32", {"layers": "all", "form": "norms"}
+    requests[f"all layers, norms, {written}"] = _encode(text, written, attention=norms)
+    return requests | {name: _encode(text, attention=asked) for name, asked in REDUCED.items()}
 
 
-def _attention(text: str, asked: Mapping[str, Any], written: str) -> Request:
-    encoding_format, accept = WRITTEN[written]
-    return _encode(text, accept=accept, encoding_format=encoding_format, attention=asked)
-
-
-def _encode(inputs: str | list[str], *, accept: str = "*/*", **asked: Any) -> Request:
+def _encode(inputs: str | list[str], written: str = "JSON", **asked: Any) -> Request:
     """Without the model's default prompt, whose tokens would count."""
-    return post(ENCODE, {"inputs": inputs, "prompt": "", **asked}, accept=accept)
+    encoding_format, accept = WRITTEN[written]
+    return post(ENCODE, {"inputs": inputs, "prompt": "", "encoding_format": encoding_format, **asked}, accept=accept)
 
 
 def latencies(address: Address, request: Request, seconds: float) -> list[float]:
@@ -131,13 +127,11 @@ def cost() -> None:
     """What does each form of attention cost against the embedding alone, in latency and in bytes?
 
     One service, one connection, one text at a time, every form alternately: layers, rows, formats, reductions,
-    statistics, norms, a head mask, and two texts explained.
+    statistics, norms, a head mask, and two texts explained. Texts have at most the model's longest length.
     """
-    parser = parser_of(cost.__doc__, "model", takes="under a minute; longer where an answer takes seconds", rounds=5)
+    takes = "under a minute; longer where an answer takes seconds"
+    parser = parser_of(cost.__doc__, "model", takes=takes, rounds=5, lengths=[128, 512])
     parser.add_argument("--seconds", type=positive, default=35.0, help="of all measurements; slow forms may exceed it")
-    parser.add_argument(
-        "--lengths", type=whole, nargs="+", default=[128, 512], help="tokens of the texts, at most the model's longest"
-    )
     arguments = parser.parse_args()
     artifact = Artifact.open(arguments.model)
     texts = make_texts(artifact, arguments.lengths)
@@ -191,8 +185,8 @@ def windows() -> None:
     Layers of ModernBERT-base's shape with randomly initialised weights, one in three of them seeing the whole text. The
     same graph is run as it is, and with its local layers dense at any length.
     """
-    parser = parser_of(windows.__doc__, takes="two minutes; 8,192 tokens want 5 GB of memory", rounds=5)
-    parser.add_argument("--lengths", type=whole, nargs="+", default=[512, 1024, 2048, 4096], help="tokens of a text")
+    takes = "two minutes; 8,192 tokens want 5 GB of memory"
+    parser = parser_of(windows.__doc__, takes=takes, rounds=5, lengths=[512, 1024, 2048, 4096])
     parser.add_argument("--layers", type=whole, default=3, help="of the network")
     arguments = parser.parse_args()
     encoder = encoder_of(draw("modernbert-base", arguments.layers, max(2048, *arguments.lengths)))

@@ -1,9 +1,9 @@
 """Which method finds the input tokens that carry a similarity or a logit? Each against leaving tokens out.
 
-Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's format). For both texts of each pair a
-method scores the tokens that are not special; a cross-encoder reads both texts at once. `agreement`: Spearman with what
-is lost when the token is left out. `drop`: what is lost without the best-scored token, or without the best third. `left
-with half`: what is left with the best-scored half alone. Intervals are 95 %, by bootstrap over pairs.
+For both texts of each pair a method scores the tokens that are not special; a cross-encoder reads both texts at once.
+`agreement`: Spearman with what is lost when the token is left out. `drop`: what is lost without the best-scored token,
+or without the best third. `left with half`: what is left with the best-scored half alone. Intervals are 95 %, by
+bootstrap over pairs.
 """
 
 import argparse
@@ -203,20 +203,17 @@ def measure(encoder: Encoder, pairs: Sequence[Sequence[list[int]]], given: Given
     methods = {
         name: method for name, method in METHODS.items() if name != POOLING or encoder.config.task == "embedding"
     }
-    given = given or {}
-    found: dict[str, list[Scores]] = {name: [] for name in ("leaving out itself", *methods, *given)}
+    found: list[list[dict[str, Scores]]] = []  # by pair and side
     for place, pair in enumerate(tqdm(pairs, unit="pair", leave=False, disable=None)):
-        sides: dict[str, list[Scores]] = {name: [] for name in found}
+        found.append([])
         for side, (ids, target) in enumerate(_targets(encoder, pair)):
-            drops = left_out_drops(encoder, ids, target)
-            sides["leaving out itself"].append(_figures(encoder, ids, target, drops, drops))
             scores = {name: method(encoder, ids, target) for name, method in methods.items()}
-            scores |= {name: by_pair[place][side] for name, by_pair in given.items()}
-            for name, of_tokens in scores.items():
-                sides[name].append(_figures(encoder, ids, target, of_tokens[text_places(ids)], drops))
-        for name, rows in sides.items():
-            found[name].append(np.mean(rows, axis=0))
-    return {name: np.stack(rows) for name, rows in found.items()}
+            scores |= {name: by_pair[place][side] for name, by_pair in (given or {}).items()}
+            drops = left_out_drops(encoder, ids, target)
+            judged = {"leaving out itself": drops, **{name: of[text_places(ids)] for name, of in scores.items()}}
+            found[-1].append({name: _figures(encoder, ids, target, of, drops) for name, of in judged.items()})
+    names = found[0][0]
+    return {name: np.stack([np.mean([side[name] for side in sides], axis=0) for sides in found]) for name in names}
 
 
 def left_out_drops(encoder: Encoder, ids: list[int], target: torch.Tensor) -> Scores:

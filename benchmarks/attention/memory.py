@@ -100,13 +100,10 @@ def runner(folder: Path, way: str) -> Callable[[int], object]:
 
 
 def grown_mb(folder: Path, way: str, tokens: int) -> float:
-    """MB by which this process grows at most in one run over `tokens`, after one over few.
-
-    proc(5): the peak is VmHWM, which 5 resets.
-    """
+    """MB by which this process grows at most in one run over `tokens`, after one over few."""
     run = runner(folder, way)
     run(SHORT)
-    Path("/proc/self/clear_refs").write_text("5")
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, VmHWM (proc(5))
     before = _status("VmRSS")
     run(tokens)
     return (_status("VmHWM") - before) / 1024

@@ -1,8 +1,6 @@
 """The service over HTTP: as fast as it answers, at given rates, and when clients ask for more than it has."""
 
-import asyncio
 import os
-import time
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.lib.command import LOAD, CannotMeasure, new_file, not_negative, parser_of, positive, program, whole
+from benchmarks.lib.command import LOAD, CannotMeasure, not_negative, parser_of, positive, program, whole
 from benchmarks.lib.comparison import (
     Engine,
     Way,
@@ -30,11 +28,10 @@ from benchmarks.lib.comparison import (
     over_http,
     ratios,
 )
-from benchmarks.lib.load import Request, Tally, poisson_schedule, run_closed_loop, run_open_loop, sum_up
-from benchmarks.lib.report import Spread, Table, emit, in_turns, line_of, percentiles
+from benchmarks.lib.load import Address, Request, Tally, poisson_schedule, run_closed_loop, run_open_loop, sum_up
+from benchmarks.lib.report import Spread, Table, draw, emit, in_turns, percentiles
 from benchmarks.lib.server import Server, free_port, polyhead
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
-from export.pruning.picture import Panel, draw_panels
 from model.artifact import Artifact
 
 
@@ -127,15 +124,13 @@ CLOSED_CONNECTIONS = 64  # of the closed loop that finds the sustainable rate
 WARMUP = 2.0  # seconds of a flood or a storm before it counts: the queue fills, pauses grow
 OTHER, RATE = "other", 30.0  # the second model's name, and requests a second to it
 PROBE_INTERVAL = 0.1  # seconds
-PROBE_LIMIT = 10.0  # seconds, after which a probe has failed
 WHAT_IS_DRAWN = {
     "Answers a second": {"answered": "goodput_per_s"},
     "Probes on new connections, p99 in ms": {"first port": "probe_p99_ms", "admin port": "admin_p99_ms"},
 }
-PROBE = b"GET /healthz HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n"
+PROBE = Request(b"GET /healthz HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n", texts=0, tokens=0)
 
-Probe = tuple[float, bool]  # seconds, and whether it got 200
-Storm = tuple[Tally, list[list[Probe]], float]  # answers, probes of each port, cores of the server
+Storm = tuple[Tally, list[Tally], float]  # answers, probes of each port, cores of the server
 
 
 @program
@@ -247,13 +242,12 @@ def storm() -> None:
     """What is left of the service while clients that are refused ask again at once, and do probes get through?
 
     A closed loop of more and more clients that stay connected and send the next request as soon as they are answered,
-    429 or not. Meanwhile a process of its own probes: `GET /healthz` on a new connection every tenth of a second, on
-    the first port and on the admin port, counted from the attempt to connect; a slow probe holds up no other. Load
-    generator and probes run on the server's cores.
+    429 or not. Meanwhile two processes probe, one the first port, one the admin port: `GET /healthz` on a new
+    connection every tenth of a second, counted from when it was due; a slow probe holds up no other. Load generator and
+    probes run on the server's cores.
     """
-    parser = parser_of(storm.__doc__, "model", takes="about two minutes", seconds=8.0, rounds=2)
+    parser = parser_of(storm.__doc__, "model", "plot", takes="about two minutes", seconds=8.0, rounds=2)
     parser.add_argument("--clients", type=whole, nargs="+", default=[16, 64, 128, 512, 2000], help="ascending")
-    parser.add_argument("--plot", type=new_file, metavar="FILE", help="draw the figures as SVG")
     arguments = parser.parse_args()
     texts, admin = load_texts("short", 2000), free_port()
     requests = encode_requests(texts, tokenize(Artifact.open(arguments.model), texts), 1)
@@ -266,72 +260,37 @@ def storm() -> None:
     for row in rows:
         table.add(**row, **{"of_best_%": 100 * row["goodput_per_s"] / best})
     if arguments.plot is not None:
-        panels = [
-            Panel(
-                title,
-                "clients",
-                [line_of(name, rows, "clients", column) for name, column in drawn.items()],
-                logarithmic=True,
-            )
-            for title, drawn in WHAT_IS_DRAWN.items()
-        ]
-        arguments.plot.write_text(draw_panels("A storm of retries", panels), encoding="utf-8")
+        panels = {
+            title: {name: (rows, column) for name, column in drawn.items()} for title, drawn in WHAT_IS_DRAWN.items()
+        }
+        draw(arguments.plot, "A storm of retries", panels, "clients", "clients", logarithmic=True)
     emit("http storm", [table], texts=fingerprint(texts))
 
 
 def _storm(server: Server, admin: int, requests: Sequence[Request], seconds: float, clients: int) -> Storm:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        probing = pool.submit(probe_for, (server.address.port, admin), WARMUP, seconds)
+    addresses = [server.address, Address(server.address.host, admin)]
+    schedule = np.arange(0, WARMUP + seconds, PROBE_INTERVAL).tolist()
+    with ProcessPoolExecutor(len(addresses), mp_context=get_context("spawn")) as pool:
+        probe = partial(run_open_loop, requests=[PROBE], schedule=schedule, connections=CONNECTIONS, warmup=WARMUP)
+        probing = [pool.submit(probe, address) for address in addresses]
         cores = server.count_cores()
         tally = run_closed_loop(server.address, requests, connections=clients, seconds=seconds, warmup=WARMUP)
         busy = cores()
-        return tally, probing.result(), busy
-
-
-def probe_for(ports: Sequence[int], warmup: float, seconds: float) -> list[list[Probe]]:
-    """Probes each port until the time is over."""
-    found: list[list[Probe]] = [[] for _ in ports]
-
-    async def probe_all() -> None:
-        await asyncio.sleep(warmup)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(round(seconds / PROBE_INTERVAL)):
-                for port, into in zip(ports, found, strict=True):
-                    group.create_task(_probe(port, into))
-                await asyncio.sleep(PROBE_INTERVAL)
-
-    asyncio.run(probe_all())
-    return found
-
-
-async def _probe(port: int, into: list[Probe]) -> None:
-    began, status = time.perf_counter(), b""
-    try:
-        async with asyncio.timeout(PROBE_LIMIT):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(PROBE)
-            status = (await reader.read())[9:12]
-            writer.close()
-    except (OSError, TimeoutError):
-        pass
-    into.append((time.perf_counter() - began, status == b"200"))
+        return tally, [of_port.result().due for of_port in probing], busy
 
 
 def _describe(clients: int, samples: Sequence[Storm], seconds: float) -> dict[str, Any]:
     """A row of the table, but for the share of the best."""
     tallies = [tally for tally, _, _ in samples]
-    probes = [[probe for _, by_port, _ in samples for probe in by_port[place]] for place in (0, 1)]
-    first, admin = (1000 * np.percentile([took for took, _ in some], (50, 99)) for some in probes)
+    probes = zip(*(by_port for _, by_port, _ in samples), strict=True)
+    seen = dict(zip(("probe", "admin"), map(sum_up, probes), strict=True))
     return {
         "clients": clients,
         "goodput_per_s": median([tally.requests / seconds for tally in tallies]),
         "refused_per_s": median([tally.statuses[429] / seconds for tally in tallies]),
         "failed": sum(tally.failed for tally in tallies),
-        "probe_p50_ms": float(first[0]),
-        "probe_p99_ms": float(first[1]),
-        "admin_p50_ms": float(admin[0]),
-        "admin_p99_ms": float(admin[1]),
-        "probes_failed": sum(not answered for some in probes for _, answered in some),
+        **{f"{port}_{rank}": found.get(rank) for port, found in seen.items() for rank in ("p50_ms", "p99_ms")},
+        "probes_failed": sum(found["sent"] - found["answered"] for found in seen.values()),
         "server_cores": median([busy for _, _, busy in samples]),
         "client_cores": median([tally.client_cpu / seconds for tally in tallies]),
     }

@@ -43,6 +43,15 @@ def program(run: Callable[[], None]) -> Callable[[], None]:
     return main
 
 
+def new_file(text: str) -> Path:
+    """A file that can be written, found out before anything takes its time."""
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"expected a file in a folder that is there, got {text!r}")
+    return path
+
+
+PAIRS = "sentence, sentence, rating; without a header, as the STS benchmark's"
 # Arguments of several questions.
 SHARED: Mapping[str, Mapping[str, Any]] = {
     "model": {"type": Path, "required": True, "metavar": "DIR", "help": "artifact to serve"},
@@ -51,7 +60,9 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     "seconds": {"type": positive, "help": "length of each measurement"},
     "texts": {"type": whole, "help": "different texts"},
     "rounds": {"type": whole, "help": "measured rounds; one more warms up"},
-    "pairs": {"type": Path, "required": True, "metavar": "CSV", "help": "rated pairs of sentences"},
+    "lengths": {"type": whole, "nargs": "+", "metavar": "N", "help": "tokens of a text"},
+    "plot": {"type": new_file, "metavar": "SVG", "help": "draw the figures there"},
+    "pairs": {"type": Path, "required": True, "metavar": "CSV", "help": PAIRS},
 }
 # Texts and rounds of a comparison, and the load of one that goes over HTTP.
 TEXTS: Mapping[str, Any] = {"texts": 640, "rounds": 5}
@@ -78,14 +89,6 @@ def parser_of(doc: str | None, *shared: str, takes: str, **defaults: Any) -> arg
 def last_line(written: str) -> str:
     """What a process that failed said last."""
     return (written.strip().splitlines() or ["it wrote nothing"])[-1][-2000:]
-
-
-def new_file(text: str) -> Path:
-    """A file that can be written, found out before anything takes its time."""
-    path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"expected a file in a folder that is there, got {text!r}")
-    return path
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):

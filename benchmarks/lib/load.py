@@ -47,9 +47,6 @@ class Response(NamedTuple):
     retry_after: str | None = None
 
 
-LOST = Response(DROPPED)
-
-
 def post(
     path: str, body: Mapping[str, Any], *, texts: int = 0, tokens: int = 0, expects: int = 200, accept: str = "*/*"
 ) -> Request:
@@ -82,7 +79,7 @@ class Connection(asyncio.Protocol):
             with suppress(OSError):
                 await loop.create_connection(lambda: self, self._address.host, self._address.port)
         if self._closed or self._transport is None:
-            return LOST
+            return Response(DROPPED)
         self._answer, self._parser, self._retry_after = loop.create_future(), HttpResponseParser(self), None
         self._transport.write(data)
         return await self._answer
@@ -100,7 +97,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Ends the request under way, if any."""
         self._transport = None
-        self._finish(LOST)
+        self._finish(Response(DROPPED))
 
     def data_received(self, data: bytes) -> None:
         """Reads the answer; of what is no HTTP the transport hears, and ends the connection."""
@@ -203,13 +200,11 @@ def run_closed_loop(
 async def closed_loop(
     address: Address, requests: Sequence[Request], *, connections: int, seconds: float, warmup: float
 ) -> Tally:
-    """Each connection sends its next request when it has the answer to the last.
+    """Each connection sends the next request when it has the answer to its last; the window begins after the warm-up.
 
     The load goes on until every request that was under way at the end of the window is answered, so that those at the
     edges take as long as all others; each counts with the share of its time inside the window. Rates are then exact
     (requests under way over mean latency, Little's law) even where a window holds only a few slow requests.
-
-    Requests are sent in turn, again and again. The window, in seconds, begins after the warm-up.
     """
     tally, source = Tally(seconds), itertools.cycle(requests)
     opened = [Connection(address) for _ in range(connections)]
@@ -246,11 +241,10 @@ def run_open_loop(
 async def open_loop(
     address: Address, requests: Sequence[Request], schedule: Sequence[float], *, connections: int, warmup: float
 ) -> OpenRun:
-    """Sends requests when they are due, however the server fares, in turn, again and again.
+    """Sends requests when the schedule, ascending seconds from the start, says that they are due.
 
-    The schedule says when each is due, in seconds from the start, ascending. The measured window begins after the
-    warm-up and ends with the schedule; `CannotMeasure` if nothing is due in it. `connections` is the most requests
-    under way; one more waits, and its latency counts that.
+    The window begins after the warm-up and ends with the schedule; `CannotMeasure` if nothing is due in it.
+    `connections` is the most requests under way; one more waits, and its latency counts that.
     """
     if not schedule or schedule[-1] <= warmup:
         raise CannotMeasure("no request is due after the warm-up: raise the rate or the seconds")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from tqdm import tqdm
 
-from export.pruning.picture import Line, plain
+from export.pruning.picture import Line, Panel, draw_panels, plain
 from model.processor import CPUINFO, processor_name, vector_instructions
 
 PACKAGES = ("numpy", "onnxruntime", "tokenizers", "fastapi", "uvicorn", "uvloop", "torch")
@@ -52,10 +52,7 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def in_turns(candidates: Mapping[Key, Callable[[], Result]], rounds: int, warmup: int = 1) -> dict[Key, list[Result]]:
-    """Runs every candidate once a round, so that a drift of the machine hits all of them alike.
-
-    Returns each one's results, without those of the first rounds, which warm up.
-    """
+    """Every candidate's results, run once a round: a drift of the machine hits all alike. The first rounds warm up."""
     results: dict[Key, list[Result]] = {key: [] for key in candidates}
     turns = [key for _ in range(warmup + rounds) for key in candidates]
     for key in tqdm(turns, desc="measuring", unit="run", leave=False, disable=None):  # on a terminal only
@@ -135,9 +132,23 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def line_of(name: str, rows: Sequence[Mapping[str, Any]], across: str, up: str, kind: str = "") -> Line:
-    """One column of rows by another, as a line in a picture."""
-    return Line(name, plain(sorted((row[across], row[up]) for row in rows)), kind)
+Lines = Mapping[str, tuple[Sequence[Mapping[str, Any]], str]]  # by name: rows, and the column that is drawn
+
+
+def draw(path: Path, title: str, panels: Mapping[str, Lines], column: str, across: str, **scale: bool) -> None:
+    """Writes a picture with a panel a title: columns of rows by one column; `across` says what that is.
+
+    What has no figure is left out: a row, a line, a panel. `scale` is that of `Panel`.
+    """
+    drawn = []
+    for heading, lines in panels.items():
+        found = {
+            name: [(row[column], row[up]) for row in rows if row.get(up) is not None]
+            for name, (rows, up) in lines.items()
+        }
+        made = [Line(name, plain(sorted(points))) for name, points in found.items() if points]
+        drawn += [Panel(heading, across, made, **scale)] if made else []
+    path.write_text(draw_panels(title, drawn), encoding="utf-8")
 
 
 def describe_machine() -> dict[str, Any]:
@@ -159,23 +170,15 @@ def describe_machine() -> dict[str, Any]:
 
 
 def emit(benchmark: str, tables: list[Table], **results: Any) -> None:
-    """Prints the tables, the machine, and all of it as one line of JSON. Servers and workers must have ended by now.
-
-    `results` are whatever else belongs into the JSON: settings, single figures.
-    """
+    """Prints the tables, the machine, and all of it as one line of JSON. Servers and workers must have ended by now."""
     machine = describe_machine()
     for table in tables:
         print("\n" + "\n".join(table.lines()))
     print("\n" + "\n".join(f"{key}: {_plain(value)}" for key, value in machine.items()))
     if machine["cores_busy_elsewhere"] > QUIET_CORES:
         print(f"NOT QUIET: others kept {machine['cores_busy_elsewhere']} cores busy meanwhile; record none of this")
-    rows = {table.name: [{key: _short(cell) for key, cell in row.items()} for row in table.rows] for table in tables}
+    rows = {table.name: table.rows for table in tables}
     print(json.dumps({"benchmark": benchmark, "tables": rows, **results, "machine": machine}), flush=True)
-
-
-def _short(value: object) -> object:
-    """Numbers to six digits: no measurement has more."""
-    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _plain(value: object) -> str:

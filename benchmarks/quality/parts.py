@@ -13,13 +13,12 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.lib.command import CannotMeasure, last_line, new_file, parser_of, positive, program, whole
-from benchmarks.lib.report import Table, emit, line_of
-from benchmarks.quality.vectors import Row, Vectorized, Vectors, read_definitions
+from benchmarks.lib.command import CannotMeasure, last_line, parser_of, positive, program, whole
+from benchmarks.lib.report import Table, draw, emit
+from benchmarks.quality.vectors import DEFINITIONS, WHAT_IS_DRAWN, Vectorized, Vectors, read_definitions
 from export.heads.corpus import read_pairs
 from export.heads.importance import embed
 from export.heads.subject import find_subject
-from export.pruning.picture import Panel, draw_panels
 from export.texts import batches, tokenize
 from model.encoder import Encoder
 from train.costs import measure_costs, time_networks
@@ -34,11 +33,6 @@ from train.texts import read_reviews
 REMOVED: dict[str, tuple[Kind, ...]] = {**{kind: (kind,) for kind in KINDS}, "all": KINDS}
 SPEEDS = (1.25, 1.5, 2.0)
 WORDS = 1_000  # to find, among as many definitions
-WHAT_IS_DRAWN = (
-    ("Cosine to the whole network", "cosine mean"),
-    ("Spearman x 100", "spearman"),
-    ("Recall@10, % of the whole network's", "recall %"),
-)
 
 
 @program
@@ -49,12 +43,11 @@ def shapes() -> None:
     Quality is measured as by `quality artifacts`, on the network in PyTorch. The speed that counts is the measured one:
     CPU time of the network's fp32 graph in ONNX Runtime on one thread, alternately with the whole network's.
     """
-    parser = parser_of(shapes.__doc__, "pairs", takes="about half an hour")
+    parser = parser_of(shapes.__doc__, "pairs", "plot", takes="about half an hour")
     parser.add_argument("model", nargs="?", metavar="MODEL", help="artifact, folder or id (default: the default model)")
     parser.add_argument("--texts", type=Path, required=True, metavar="FILE", help="texts to choose by and to fit on")
-    parser.add_argument("--definitions", type=Path, required=True, metavar="CSV", help="words and their definitions")
+    parser.add_argument("--definitions", required=True, **DEFINITIONS)
     parser.add_argument("--fitting-texts", type=whole, default=1_500, help="texts of the closed-form fit")
-    parser.add_argument("--plot", type=new_file, metavar="SVG", help="picture of cosine, Spearman and recall by speed")
     arguments = parser.parse_args()
     subject = find_subject(arguments.model).whole
     pairs, defined = read_pairs(arguments.pairs), read_definitions(arguments.definitions, WORDS)
@@ -91,22 +84,13 @@ def shapes() -> None:
         )
     if arguments.plot:
         whole_network = {"measured": 1.0, "cosine mean": 1.0, "spearman": first.spearman(), "recall %": 100.0}
-        drawn = draw_panels("Fitted networks against their speed", panels(whole_network, table.rows))
-        arguments.plot.write_text(drawn, encoding="utf-8")
+        by_kind = {name: [row for row in table.rows if row["removed"] == name] for name in REMOVED}
+        panels = {
+            title: {name: ([whole_network, *rows], column) for name, rows in by_kind.items() if rows}
+            for title, column in WHAT_IS_DRAWN
+        }
+        draw(arguments.plot, "Fitted networks against their speed", panels, "measured", "times as fast")
     emit("quality shapes", [table], pairs=len(pairs.ratings), words=len(defined))
-
-
-def panels(whole_network: Row, rows: Sequence[Row]) -> list[Panel]:
-    """A panel a figure, with a line from the whole network on for each kind of part."""
-    by_kind = {name: [row for row in rows if row["removed"] == name] for name in REMOVED}
-    return [
-        Panel(
-            title,
-            "times as fast",
-            [line_of(name, [whole_network, *of], "measured", column) for name, of in by_kind.items() if of],
-        )
-        for title, column in WHAT_IS_DRAWN
-    ]
 
 
 NEUTRAL = 0.5  # of 4
@@ -142,12 +126,13 @@ def classifiers() -> None:
         for network, seed in tqdm(work, desc="training", unit="network", disable=None):
             accuracies[network].append(train_classifier(network, Path(folder), seed, arguments.epochs))
     first = sum(accuracies[arguments.networks[0]])
-    for network, encoder, taken in zip(arguments.networks, encoders, seconds, strict=True):
+    sizes = [sum(parameter.numel() for parameter in encoder.layers.parameters()) for encoder in encoders]
+    for network, encoder, parameters, taken in zip(arguments.networks, encoders, sizes, seconds, strict=True):
         found = accuracies[network]
         row = {
             "network": network,
             "heads": " ".join(map(str, encoder.config.num_heads)),
-            "parameters %": 100 * layer_parameters(encoder) / layer_parameters(encoders[0]),
+            "parameters %": 100 * parameters / sizes[0],
             "times as fast": seconds[0] / taken,
             "accuracy": sum(found) / len(found),
             "worst seed": min(found),
@@ -162,11 +147,6 @@ def split(reviews: Sequence[tuple[str, float]]) -> tuple[list[tuple[str, str]], 
     rows = [(text, "positive" if rating > 0 else "negative") for text, rating in reviews if abs(rating) >= NEUTRAL]
     random.Random(0).shuffle(rows)  # noqa: S311 - no secret
     return [row for place, row in enumerate(rows) if place % HELD_OUT], rows[::HELD_OUT]
-
-
-def layer_parameters(encoder: Encoder) -> int:
-    """Parameters of the layers, without embeddings, pooling and the classifier."""
-    return sum(parameter.numel() for layer in encoder.layers for parameter in layer.parameters())
 
 
 def train_classifier(network: str, folder: Path, seed: int, epochs: float) -> float:

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from tqdm import tqdm
 
-from benchmarks.lib.command import CannotMeasure, new_file, parser_of, positive, program, whole
-from benchmarks.lib.report import Table, compare_seconds, emit, line_of, processor_seconds
+from benchmarks.lib.command import CannotMeasure, parser_of, positive, program, whole
+from benchmarks.lib.report import Table, compare_seconds, draw, emit, processor_seconds
 from benchmarks.lib.texts import make_batch, tokenize
 from export.heads.corpus import Pairs, read_pairs
 from export.pruning.driver import halve
-from export.pruning.picture import Panel, draw_panels
 from export.similarity import row_cosines
 from model.artifact import GRAPH, Artifact, Manifest
 from polyhead import Engine
@@ -27,6 +26,7 @@ from service.requests.schemas import VectorFormat
 
 DEPTH = 10
 QUERIES_AT_ONCE = 250
+DEFINITIONS: Mapping[str, Any] = {"type": Path, "metavar": "CSV", "help": "word, definition; without a header"}
 
 Vectors = NDArray[np.float32]
 Numbers = NDArray[np.float64]
@@ -37,13 +37,12 @@ Scores = Callable[[Numbers, Numbers], Numbers]
 def formats() -> None:
     """What do vectors in fewer bits cost in quality? Spearman on rated pairs, and recall of definitions by their words.
 
-    Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's format). Definitions: a CSV without a
-    header, word, definition. The documents are the definitions of the rows whose hashes are the smallest, the queries
-    the words of the first of these. A word finds its definition if fewer than 10 others are at least as near.
+    The documents are the definitions of the rows whose hashes are the smallest, the queries the words of the first of
+    these. A word finds its definition if fewer than 10 others are at least as near.
     """
     parser = parser_of(formats.__doc__, "pairs", takes="a few minutes")
     parser.add_argument("artifact", type=Path, metavar="DIR", help="an embedder's artifact")
-    parser.add_argument("--definitions", type=Path, required=True, metavar="CSV", help="words and their definitions")
+    parser.add_argument("--definitions", required=True, **DEFINITIONS)
     parser.add_argument("--documents", type=whole, default=10_000, help="definitions to search in")
     parser.add_argument("--queries", type=whole, default=2_000, help="words to find them by, not more than documents")
     arguments = parser.parse_args()
@@ -68,11 +67,9 @@ def formats() -> None:
 
 def embed(directory: Path, texts: list[str]) -> Vectors:
     """Normalised vectors [texts, D], without the model's default prompt."""
-    engine = Engine.load(directory)
-    with tqdm(total=len(texts), desc=directory.name, unit="text", leave=False, disable=None) as bar:
-        vectors: Vectors = engine.encode(texts, prompt="", normalize=True, progress=bar.update).embeddings
-    engine.close()
-    return vectors
+    bar = tqdm(total=len(texts), desc=directory.name, unit="text", leave=False, disable=None)
+    with Engine.load(directory) as engine, bar:
+        return engine.encode(texts, prompt="", normalize=True, progress=bar.update).embeddings
 
 
 def inner_product(queries: Numbers, documents: Numbers) -> Numbers:
@@ -138,6 +135,7 @@ NOT_CHOSEN_BY = "spearman, not chosen by"
 WHAT_IS_DRAWN = (
     ("Cosine to the whole network", "cosine mean"),
     ("Spearman x 100", "spearman"),
+    ("Recall@10, % of the whole network's", "recall %"),
     ("Times faster, batch 8", "x 8"),
 )
 
@@ -151,20 +149,16 @@ def changes() -> None:
     Quality: cosine to the first artifact's vectors over the sentences of rated pairs, each once; Spearman on the pairs,
     and on those that `--prune-heads --pairs` does not choose heads by; with `--definitions` also the recall of
     definitions by their words in an index that the first artifact filled, as a share of its own. Speed is CPU time on
-    one thread, as a worker of the service runs, each artifact alternately with the first. The bound is 1 / (1 - s p): p
+    one thread, as a worker of the service runs, all artifacts in turns. The bound is 1 / (1 - s p): p
     is the share of heads removed, s the share of time that goes without any head, if an artifact without any is given.
-
-    Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's format). Definitions: a CSV without a
-    header, word, definition.
     """
-    parser = parser_of(changes.__doc__, "pairs", takes="about half a minute an artifact")
+    parser = parser_of(changes.__doc__, "pairs", "plot", takes="about half a minute an artifact")
     parser.add_argument("artifacts", nargs="+", type=Path, metavar="DIR", help="artifacts; the first is the reference")
     parser.add_argument("--healed", type=Path, nargs="+", default=[], metavar="DIR", help="healed ones, drawn apart")
-    parser.add_argument("--definitions", type=Path, metavar="CSV", help="words and their definitions")
+    parser.add_argument("--definitions", **DEFINITIONS)
     parser.add_argument("--words", type=whole, default=3_000, help="words to find, among as many definitions")
     parser.add_argument("--seconds", type=positive, default=2.0, help="CPU time a batch size and artifact")
     parser.add_argument("--only", choices=("quality", "speed"), help="one of the two tables")
-    parser.add_argument("--plot", type=new_file, metavar="SVG", help="picture of cosine, Spearman and speed")
     arguments = parser.parse_args()
     directories = [*arguments.artifacts, *arguments.healed]
     artifacts = {directory: Artifact.open(directory) for directory in directories}  # refused before the first is run
@@ -188,11 +182,11 @@ def changes() -> None:
         tables.append(speed_table(artifacts, first.sentences, arguments.seconds))
     if arguments.plot:
         rows = [{**one, **other} for one, other in zip(*(table.rows for table in tables), strict=True)]
-        rows = [{**row, "share removed": row["removed %"] / 100} for row in rows]
-        lines = {"not healed": ("a", rows[: len(arguments.artifacts)])}
+        lines = {"not healed": rows[: len(arguments.artifacts)]}
         if arguments.healed:
-            lines["healed"] = ("c", [rows[0], *rows[len(arguments.artifacts) :]])
-        arguments.plot.write_text(draw_panels("Healed and not healed", panels(lines)), encoding="utf-8")
+            lines["healed"] = [rows[0], *rows[len(arguments.artifacts) :]]
+        panels = {title: {name: (of, column) for name, of in lines.items()} for title, column in WHAT_IS_DRAWN}
+        draw(arguments.plot, "Healed and not healed", panels, "removed %", "heads removed, %")
     emit("quality artifacts", tables, pairs=len(pairs.ratings))
 
 
@@ -249,53 +243,22 @@ def share_removed(artifact: Artifact, whole: Artifact) -> float:
     return 1 - sum(artifact.manifest.config.num_heads) / sum(whole.manifest.config.num_heads)
 
 
-def time_in_turns(whole: Artifact, other: Artifact, texts: list[str], seconds: float) -> dict[int, tuple[float, float]]:
-    """By batch size: median CPU milliseconds of the other, and the median of how many times faster it is.
-
-    One batch a size, of texts evenly over the pairs.
-    """
-    backends = {
-        name: OnnxBackend(artifact, intra_op_threads=1) for name, artifact in (("first", whole), ("other", other))
-    }
+def speed_table(artifacts: Mapping[Path, Artifact], texts: list[str], seconds: float) -> Table:
+    """Times every artifact against the first, with a batch a size, of texts evenly over the pairs."""
+    first = next(iter(artifacts.values()))
+    backends = {path: OnnxBackend(artifact, intra_op_threads=1) for path, artifact in artifacts.items()}
+    shares = {path: share_removed(artifact, first) for path, artifact in artifacts.items()}
+    bare = next((path for path, share in shares.items() if share == 1), None)
     drawn = [texts[index * len(texts) // max(BATCH_SIZES)] for index in range(max(BATCH_SIZES))]
-    rows = sorted(tokenize(whole, drawn), key=len)
-    found = {}
+    rows = sorted(tokenize(first, drawn), key=len)
+    cells: dict[Path, Row] = {path: {"artifact": str(path), "removed %": 100 * shares[path]} for path in artifacts}
     for size in BATCH_SIZES:
         begin = (len(rows) - size) // 2
         batch = make_batch(rows[begin : begin + size])
-        ways = {name: partial(processor_seconds, partial(one.run, batch)) for name, one in backends.items()}
-        rounds = max(5, int(seconds / sum(run() for run in ways.values())))
-        _, row = compare_seconds(ways, rounds)
-        found[size] = (row["cpu_ms"], 1 / row["times_first"])
-    return found
-
-
-def speed_table(artifacts: Mapping[Path, Artifact], texts: list[str], seconds: float) -> Table:
-    """Times every artifact against the first."""
-    first = next(iter(artifacts.values()))
-    shares = {directory: share_removed(artifact, first) for directory, artifact in artifacts.items()}
-    timings = {path: time_in_turns(first, artifact, texts, seconds) for path, artifact in artifacts.items()}
-    bare = next((directory for directory, share in shares.items() if share == 1), None)
-    table = Table("speed", "CPU ms of a run, times faster than the first, bound; by batch size")
-    for directory, by_size in timings.items():
-        cells: Row = {"artifact": str(directory), "removed %": 100 * shares[directory]}
-        for size, (milliseconds, faster) in by_size.items():
-            heads_take = None if bare is None else 1 - 1 / timings[bare][size][1]
-            bound = None if heads_take is None else 1 / (1 - heads_take * shares[directory])
-            cells |= {f"ms {size}": milliseconds, f"x {size}": faster, f"bound {size}": bound}
-        table.add(**cells)
-    return table
-
-
-def panels(lines: Mapping[str, tuple[str, Sequence[Row]]]) -> list[Panel]:
-    """A panel a measured figure, by the share of heads removed; each line has its style, and rows from the first on."""
-    return [
-        Panel(
-            title,
-            "heads removed",
-            [line_of(name, rows, "share removed", column, kind) for name, (kind, rows) in lines.items()],
-            percent=True,
-        )
-        for title, column in WHAT_IS_DRAWN
-        if column in lines["not healed"][1][0]
-    ]
+        ways = {str(path): partial(processor_seconds, partial(one.run, batch)) for path, one in backends.items()}
+        rounds = max(5, int(seconds * len(ways) / sum(run() for run in ways.values())))
+        timed = dict(zip(artifacts, compare_seconds(ways, rounds), strict=True))
+        for path, row in timed.items():
+            bound = None if bare is None else 1 / (1 - (1 - timed[bare]["times_first"]) * shares[path])
+            cells[path] |= {f"ms {size}": row["cpu_ms"], f"x {size}": 1 / row["times_first"], f"bound {size}": bound}
+    return Table("speed", "CPU ms of a run, times faster than the first, bound; by batch size", [*cells.values()])

@@ -196,7 +196,10 @@ def processes() -> None:
 def mixed_requests(artifact: Artifact, seed: int) -> list[Request]:
     """Requests of every kind, shuffled; short texts are the most frequent, as they are in life."""
     short, mixed = load_texts("short", 640, seed), load_texts("mixed", 640, seed)
-    make = partial(_requests, artifact)
+
+    def make(texts: Sequence[str], per_request: int, **options: Any) -> list[Request]:
+        return encode_requests(texts, tokenize(artifact, texts), per_request, options)
+
     requests = [
         *make(short, 1),
         *make(short[:320], 32),
@@ -223,10 +226,6 @@ def refused_requests(artifact: Artifact) -> list[Request]:
         {"inputs": "text", "attention": {"layers": [layers]}},
     ]
     return [post(ENCODE, body, expects=422) for body in bodies]
-
-
-def _requests(artifact: Artifact, texts: Sequence[str], per_request: int, **options: Any) -> list[Request]:
-    return encode_requests(texts, tokenize(artifact, texts), per_request, options)
 
 
 def watch(server: Server, interval: float, stop: threading.Event, samples: dict[float, float]) -> None:

@@ -56,12 +56,11 @@ def test_texts_are_the_prose_of_a_librarys_documentation(tmp_path: Path, monkeyp
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     monkeypatch.setattr(texts, "topics", {"more": " ".join(["A topic", "of five words each"] * 70) + "."})
     first, second = "A module about one thing and nothing else.", "A second paragraph says what the first one left out."
-    assert set(texts._paragraphs.__wrapped__()) == {first, second}
-    entries = texts._entries.__wrapped__()
+    assert set(texts._read.__wrapped__("short")) == {first, second}
+    entries = texts._read.__wrapped__("mixed")
     assert entries[0] == f"{first} {second}"
     assert len(entries) == 2, "code is no paragraph; the topic is too long, the class has too few words"
-    monkeypatch.setattr(texts, "_paragraphs", lambda: (first, second))
-    monkeypatch.setattr(texts, "_entries", lambda: (first,))
+    monkeypatch.setattr(texts, "_read", lambda corpus: (first, second) if corpus == "short" else (first,))
     assert sorted(texts.load_texts("short", 4)) == sorted([first, second] * 2)
     assert texts.load_texts("mixed", 2) == [first, first]
     assert texts.load_texts("short", 4) == texts.load_texts("short", 4)
