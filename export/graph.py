@@ -145,7 +145,7 @@ def _finish(model: onnx_ir.Model) -> onnx_ir.Model:
             shape = onnx_ir.Shape([f"{output.name}.{BATCH}", heads, *[f"{output.name}.{SEQUENCE}"] * sequences])
             for value in _with_casts(output):
                 value.shape = shape.copy()
-    return RemoveUnusedFunctionsPass()(model).model
+    return RemoveUnusedFunctionsPass()(model).model  # type: ignore[no-untyped-call]
 
 
 def _with_casts(value: onnx_ir.Value) -> Iterator[onnx_ir.Value]:
