@@ -39,7 +39,7 @@ def test_the_graph_says_nothing_of_the_machine_that_wrote_it(tiny_graph: Path) -
     assert not [name for name in (b".py", b"site-packages", str(ROOT).encode()) if name in written]
     model = onnx_ir.load(tiny_graph)
     nodes = chain(model.graph.all_nodes(), *(function.all_nodes() for function in model.functions.values()))
-    assert {*model.functions} <= {node.op_identifier() for node in nodes}, "those that no node calls differ from process to process"
+    assert {*model.functions} <= {node.op_identifier() for node in nodes}, "others are not the same in every export"
 
 
 @pytest.fixture(scope="module")
