@@ -149,7 +149,7 @@ def changes() -> None:
     Quality: cosine to the first artifact's vectors over the sentences of rated pairs, each once; Spearman on the pairs,
     and on those that `--prune-heads --pairs` does not choose heads by; with `--definitions` also the recall of
     definitions by their words in an index that the first artifact filled, as a share of its own. Speed is CPU time on
-    one thread, as a worker of the service runs, all artifacts in turns. The bound is 1 / (1 - s p): p
+    one thread, as a worker of the service runs, all artifacts alternately. The bound is 1 / (1 - s p): p
     is the share of heads removed, s the share of time that goes without any head, if an artifact without any is given.
     """
     parser = parser_of(changes.__doc__, "pairs", "plot", takes="about half a minute an artifact")

@@ -49,7 +49,7 @@ class PruningQuality:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Measures networks on the same texts, with ratings those of pairs: left ones, then right ones.
+    """Measures networks on the same texts, with ratings the texts of pairs: left ones, then right ones.
 
     `whole` are the embeddings [texts, D] of the whole network.
     """

@@ -221,7 +221,7 @@ async def serialize(answer: Any, *, floats: int) -> bytes:
 
 
 async def serialize_in_pieces(answer: Any, *, floats: int) -> list[Piece]:
-    """An answer of about so many floats as JSON; C-contiguous float32 arrays in it become nested lists.
+    """An answer of about `floats` numbers as JSON; C-contiguous float32 arrays in it become nested lists.
 
     It holds JSON types, arrays, and memoryviews of bytes that are JSON; its lists of arrays and objects are emptied.
     """
