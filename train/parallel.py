@@ -110,8 +110,8 @@ def seed_of(*parts: int) -> int:
 
 
 def random_states() -> list[Tensor]:
-    """States of torch's generators, of the CPU and of each GPU."""
-    return [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+    """States of torch's generators, of the CPU and of each GPU; of a GPU whose driver is too old there is none."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
 
 
 def set_random_states(states: list[Tensor]) -> None:

@@ -100,8 +100,10 @@ def test_a_label_whose_only_row_is_held_out_is_one_of_the_labels(tiny_folder: Pa
 WORDS = "".join(f"other {n},O N\n" for n in range(8))
 FAULTS = {
     "a score that is a word": ("scores", "a,b,3\n" * 8 + "a,b,many\n", "line 9: the score is 'many', expected a"),
+    "a score that is no number": ("scores", "a,b,3\n" * 8 + "a,b,nan\n", "line 9: the score is 'nan', expected a"),
     "scores all alike": ("scores", "a,b,3\n" * 9, "every score is 3; nothing can be learned"),
     "one label": ("labels", "a,b,same\n" * 9, "1 different labels; expected 2 to 1000"),
+    "scores as labels": ("labels", "".join(f"a{n},b,{n}\n" for n in range(1001)), "to 1000. Are these scores?"),
     "a label that is not learned": ("labels", "a,b,4\na,b,5\n" * 4, "line 1: label '3' is none of those learned from"),
     "fewer labels than words": ("words", WORDS + "a b,O\n", "line 9: 2 words and 1 labels"),
     "a word's label that is not learned": ("words", WORDS + "a b,O X\n", "line 9: label 'X' is none of those"),

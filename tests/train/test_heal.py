@@ -44,6 +44,8 @@ def test_rated_pairs_choose_by_loss_gradient(tiny_folder: Path, text_file: Path,
 def test_no_head_goes(tiny_folder: Path, text_file: Path) -> None:
     with pytest.raises(RunError, match="no head is missing, and none was asked to be removed"):
         heal(tiny_folder, text_file)
+    with pytest.raises(RunError, match=r"--remove 0.01 of \d heads is none: give a larger share"):
+        heal(tiny_folder, text_file, remove=0.01)
     found = Mock(return_value=Mock(record={"removed": [], "definition": "leave_one_out"}))
     with patch("train.heal.prune", found), pytest.raises(RunError, match="no head can go for 1e-09 points: allow more"):
         heal(tiny_folder, text_file, lose=1e-9)

@@ -1,7 +1,7 @@
 import itertools
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,18 @@ def test_bf16_is_for_the_products_of_muon_and_not_for_weights(
     loop.train(recipe, run)
     assert seen == {torch.bfloat16}
     assert {parameter.dtype for parameter in recipe.module.parameters()} == {torch.float32}
+
+
+def test_a_second_signal_interrupts_and_one_that_is_ignored_stays_ignored(receive: Callable[[int], None]) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` has it
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    with loop.noted_endings() as noted:
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        receive(signal.SIGTERM)
+        assert noted == [signal.SIGTERM]
+        with pytest.raises(KeyboardInterrupt):
+            receive(signal.SIGINT)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
 def test_of_equal_networks_the_one_that_learned_longest_is_kept(
