@@ -44,9 +44,10 @@ _HEAP_PARAMETERS = {
 }
 
 _MADV_DONTNEED = 4
-# Of /proc/self/smaps, a file's mapping that is not writable and has no page of the process's own.
+# Of /proc/self/smaps, a file's mapping that is not writable and has no page of the process's own, in memory or swapped.
 _MAPPING = re.compile(
-    r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) r-.*? (?P<file>/.*)\n(?:[A-Z]\w+:.*\n)*?Anonymous: +0 kB$",
+    r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) r-.*? (?P<file>/.*)\n"
+    r"(?:[A-Z]\w+:.*\n)*?Anonymous: +0 kB\n(?:[A-Z]\w+:.*\n)*?Swap: +0 kB$",
     re.MULTILINE,
 )
 
@@ -203,7 +204,7 @@ def release_mapped_files(*folders: Path) -> None:
     """
     with contextlib.suppress(OSError, AttributeError):  # there are no such files elsewhere, or no such call
         madvise, roots = ctypes.CDLL(None).madvise, [folder.resolve() for folder in folders]
-        for mapping in _MAPPING.finditer(Path("/proc/self/smaps").read_text()):
+        for mapping in _MAPPING.finditer(os.fsdecode(Path("/proc/self/smaps").read_bytes())):
             if any(Path(mapping["file"]).is_relative_to(root) for root in roots):
                 start, end = int(mapping["start"], 16), int(mapping["end"], 16)
                 madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from service.machine import (
+    _MAPPING,
     cgroup_quota,
     lower_thread_priority,
     make_room,
@@ -221,7 +222,7 @@ def test_freed_memory_is_returned() -> None:
 
 def resident(mapping: np.memmap[Any, Any]) -> int:
     """Kilobytes of it in memory."""
-    smaps = Path("/proc/self/smaps").read_text()
+    smaps = os.fsdecode(Path("/proc/self/smaps").read_bytes())
     found = re.search(rf"^{mapping.ctypes.data:x}-.*?^Rss: +(\d+) kB", smaps, re.MULTILINE | re.DOTALL)
     assert found is not None
     return int(found[1])
@@ -229,8 +230,8 @@ def resident(mapping: np.memmap[Any, Any]) -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
 def test_only_what_can_be_read_again_leaves_memory(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    path, elsewhere = tmp_path / "model" / "weights", tmp_path / "weights"
+    (tmp_path / "a model").mkdir()
+    path, elsewhere = tmp_path / "a model" / "weights", tmp_path / os.fsdecode(b"w\xffights")
     for file in (path, elsewhere):
         np.arange(2**20, dtype=np.uint8).tofile(file)
     read, other = np.memmap(path, mode="r"), np.memmap(elsewhere, mode="r")
@@ -246,3 +247,20 @@ def test_only_what_can_be_read_again_leaves_memory(tmp_path: Path) -> None:
     assert (writable == 7).all()
     assert (changed == 7).all()
     assert int(read.sum()) + int(other.sum()) == total
+
+
+@pytest.mark.parametrize(
+    ("rights", "anonymous", "swapped", "is_released"),
+    [("r--p", 0, 0, True), ("r-xp", 0, 0, True), ("rw-p", 0, 0, False), ("r--p", 4, 0, False), ("r--p", 0, 4, False)],
+)
+def test_mappings_with_pages_that_no_file_has_stay(
+    rights: str, anonymous: int, swapped: int, is_released: bool
+) -> None:
+    """The kernel counts a changed page as anonymous while it is in memory, else as swapped."""
+    fields = {"Size": 8, "Rss": 8, "Anonymous": anonymous, "AnonHugePages": 0, "Swap": swapped, "SwapPss": 0}
+    lines = [
+        f"7f00-7f02 {rights} 00000000 fe:00 1   /a model/weights",
+        *(f"{n}: {kb:8} kB" for n, kb in fields.items()),
+    ]
+    text = "\n".join([*lines, "VmFlags: rd mr", "7f03-7f04 rw-p 00000000 00:00 0", *lines[1:2], "Anonymous: 0 kB", ""])
+    assert [found["file"] for found in _MAPPING.finditer(text)] == ["/a model/weights"] * is_released
