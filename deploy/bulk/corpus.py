@@ -101,7 +101,7 @@ def _sources_at(uri: str) -> list[Source]:
     else:
         listed = filesystem.get_file_info(FileSelector(path, recursive=True))
         files = [one for one in listed if one.type == FileType.File]
-        files = [one for one in files if not re.search("(^|/)[._]", one.path.removeprefix(path).lstrip("/"))]
+        files = [one for one in files if not re.search("(^|/)[._]", one.path.removeprefix(path))]
         folder, base = place.removesuffix("/"), PurePosixPath(path)
     sources = [
         Source(f"{folder}/{quote(name, URI_LETTERS)}{mark}{options}", name, KINDS[kind], one.size)

@@ -59,11 +59,11 @@ def test_ids_and_other_columns_stay(tmp_path: Path) -> None:
 
 def test_names_of_a_folders_files(tmp_path: Path) -> None:
     corpus = tmp_path / "ein Körper"
-    for name in ("b", "a ü=1"):
+    for name in ("b", "a ü=1", "b/.git", "_old"):
         (corpus / name).mkdir(parents=True)
         (corpus / name / "texts.txt").write_text(f"in {name}\n")
-    (corpus / "_notes.txt").write_text("passed over")
-    (tmp_path / "a.txt").symlink_to(corpus / "_notes.txt")  # as in the hub's cache: a link keeps its name
+    (corpus / "_notes").write_text("passed over")
+    (tmp_path / "a.txt").symlink_to(corpus / "_notes")  # as in the hub's cache: the link's name says what it holds
     assert without_ids(rows(tmp_path / "a.txt")) == [{"text": "passed over"}]
     assert [source.name for source in find_sources([corpus.as_uri()])] == ["a ü=1/texts.txt", "b/texts.txt"]
     assert without_ids(rows(corpus)) == [{"text": "in a ü=1"}, {"text": "in b"}]

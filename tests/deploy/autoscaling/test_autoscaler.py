@@ -54,10 +54,18 @@ def test_cpu_counts_starting_replicas_as_idle_on_the_way_up(usage: Usage, expect
 
 @pytest.mark.parametrize(
     ("replicas", "value", "expected"),
-    [(2, 100.0, {0: 4, 15: 4, 30: 8, 45: 8, 60: 10}), (10, 0.0, {285: 10, 300: 5, 345: 5, 360: 2, 420: 2})],
-    ids=["policies bound each period", "the way down waits for the window and goes by halves"],
+    [
+        (2, 100.0, {0: 4, 15: 4, 30: 8, 45: 8, 60: 10}),
+        (10, 0.0, {285: 10, 300: 5, 345: 5, 360: 2, 420: 2}),
+        (4, None, {0: 4, 495: 4}),
+    ],
+    ids=[
+        "policies bound each period",
+        "the way down waits for the window and goes by halves",
+        "a query without an answer changes nothing",
+    ],
 )
-def test_behavior(replicas: int, value: float, expected: dict[int, int]) -> None:
+def test_behavior(replicas: int, value: float | None, expected: dict[int, int]) -> None:
     made, found = Autoscaler(Rules(2, 10, [Metric(10, "q")], FAST_UP, SLOW_DOWN)), {}
     for at in range(0, 500, 15):
         found[at] = replicas = made.sync(at, replicas, IDLE, lambda _: value)

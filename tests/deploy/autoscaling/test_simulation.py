@@ -67,6 +67,7 @@ def test_command_prints_a_table_and_draws(
     expected = [[name, load] for name in ("queue_alone", *RULES) for load in ("large", "again")]
     assert [line.split()[:2] for line in lines] == expected
     assert note == "autoscale-gpu: what one replica does is assumed, not measured"
+    assert lines[-1].split()[2:] != lines[2].split()[2:]  # and is another machine's
     with Image.open(picture) as drawn:
         assert drawn.width > drawn.height  # a row for each of two loads
 
