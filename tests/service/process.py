@@ -28,10 +28,11 @@ def read_sample(page: str, series: str) -> float:
 
 
 class ServerProcess:
-    """`python -m MODULE FLAGS --port 0`, its log read line by line."""
+    """`python -m MODULE FLAGS`, on a free port unless they name one; its log read line by line."""
 
     def __init__(self, module: str, *flags: str, environment: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-W", "error", "-m", module, *flags, "--port", "0"]
+        port = () if "--port" in flags else ("--port", "0")
+        command = [sys.executable, "-W", "error", "-m", module, *flags, *port]
         self._process = subprocess.Popen(  # noqa: S603 - our own program
             command, cwd=ROOT, env={**os.environ, **(environment or {})}, stderr=subprocess.PIPE, stdout=subprocess.PIPE
         )
