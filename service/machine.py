@@ -194,16 +194,16 @@ def trim_heap() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def release_mapped_files(*folders: Path) -> None:
+def release_mapped_files(*paths: Path) -> None:
     """Takes pages of mapped files out of the process's memory; they come back, from the page cache, once they are used.
 
     Only where a mapping is not writable and no page was ever changed, so nothing can be lost. On Linux.
 
     Args:
-        folders: that hold the files.
+        paths: the files, or folders that hold them.
     """
     with contextlib.suppress(OSError, AttributeError):  # there are no such files elsewhere, or no such call
-        madvise, roots = ctypes.CDLL(None).madvise, [folder.resolve() for folder in folders]
+        madvise, roots = ctypes.CDLL(None).madvise, [path.resolve() for path in paths]
         for mapping in _MAPPING.finditer(os.fsdecode(Path("/proc/self/smaps").read_bytes())):
             if any(Path(mapping["file"]).is_relative_to(root) for root in roots):
                 start, end = int(mapping["start"], 16), int(mapping["end"], 16)

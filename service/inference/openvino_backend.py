@@ -103,8 +103,8 @@ class OpenVinoBackend:
     def warm_up(self) -> None:
         """Runs texts of several lengths, so that first requests are not slower.
 
-        Then OpenVINO has its own copies of the weights in its layouts, and of the mapped files it uses few pages again:
-        the rows of the embedding table, and the code of kernels.
+        Then OpenVINO has its own copies of the weights in its layouts. Of the mapped files it uses few pages again, the
+        embedding table's, and of its libraries little but the plugin, which keeps its pages.
 
         Raises:
             Exception: whatever OpenVINO raises; such an artifact does not run here.
@@ -113,7 +113,8 @@ class OpenVinoBackend:
 
         for length in warm_up_lengths(self._artifact.manifest.max_sequence_length):
             self.run(blank_batch(length))
-        release_mapped_files(self._artifact.directory, Path(openvino.__file__).parent)
+        libraries = (Path(openvino.__file__).parent / "libs").glob("*.so*")
+        release_mapped_files(self._artifact.directory, *(path for path in libraries if "_plugin" not in path.name))
 
     def close(self) -> None:
         """Frees both engines; runs that are under way keep theirs until they end."""
