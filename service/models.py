@@ -294,8 +294,9 @@ class Models:
         Raises:
             NotReady: no model is loaded.
         """
-        self.check_loaded()
         refusals = [model.loaded.early_refusal(tokens, others, refused) for model in self if model.loaded]
+        if not refusals:
+            self._served[0].runner()
         return None if None in refusals else refusals[-1]
 
     def check_loaded(self) -> None:

@@ -5,6 +5,7 @@ It knows the request's choices and the model's results, not HTTP and not JSON.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ from service.errors import InferenceFailed
 from service.inference.backend import Float32Array, Int64Array, TokenParts
 from service.requests.attention import AttentionPlan
 from service.requests.plan import EncodePlan, is_quantized
-from service.requests.schemas import EncodeRequest
 from service.requests.spans import SpanTokens
 from service.runner import Runner
 from service.tokenization.rows import TokenizedInput, offsets_behind, stitch
@@ -76,7 +76,7 @@ def build_answer(
     if attention is not None:
         answer["attention"] = build_attention(attention, tokenized, results, runner.tokenizer)
     if parts is not None:
-        answer["attention"] = build_contributions(plan.request, tokenized, parts, runner.tokenizer)
+        answer["attention"] = build_contributions(plan, tokenized, parts, runner.tokenizer)
     return answer if plan.prompt is None else answer | plan.prompt.document()
 
 
@@ -89,10 +89,10 @@ def _main_output(
 ) -> dict[str, Any]:
     if span_tokens is not None:
         pairs = zip(results, span_tokens, strict=True)
-        return {"embeddings": [_vectors(plan.request, span_vectors(result, tokens)) for result, tokens in pairs]}
+        return {"embeddings": [_vectors(plan, span_vectors(result, tokens)) for result, tokens in pairs]}
     if plan.request.outputs is not None:
-        return _chosen_outputs(plan.request, tokenized, results, runner)
-    output = task_output(plan.request, results, runner.manifest)
+        return _chosen_outputs(plan, tokenized, results, runner)
+    output = task_output(plan, results)
     if (options := plan.request.entities) is None:
         return output
     found = []
@@ -104,11 +104,11 @@ def _main_output(
 
 
 def _chosen_outputs(
-    request: EncodeRequest, tokenized: Sequence[TokenizedInput], results: Sequence[JobResult], runner: Runner
+    plan: EncodePlan, tokenized: Sequence[TokenizedInput], results: Sequence[JobResult], runner: Runner
 ) -> dict[str, Any]:
     """The outputs that are asked for, of an embedder with several."""
-    wanted, layers = request.outputs or (), runner.token_outputs
-    output = task_output(request, results, runner.manifest) if "dense" in wanted else {}
+    wanted, layers = plan.request.outputs or (), runner.token_outputs
+    output = task_output(plan, results) if "dense" in wanted else {}
     if layers is None or {*wanted} == {"dense"}:
         return output
     hidden = [token_vectors(result) for result in results]
@@ -118,8 +118,8 @@ def _chosen_outputs(
         pairs = zip(hidden, tokenized, strict=True)
         output["sparse"] = [layers.words(states, item.input_ids) for states, item in pairs]
     if "multi_vector" in wanted:
-        whole = request.model_copy(update={"dimensions": None})
-        output["multi_vector"] = [_vectors(whole, layers.vectors(states)) for states in hidden]
+        whole = partial(make_vectors, dimensions=None, normalize=plan.normalize)
+        output["multi_vector"] = [whole(layers.vectors(states)) for states in hidden]
     return output
 
 
@@ -149,27 +149,28 @@ def describe_item(item: TokenizedInput) -> dict[str, Any]:
     return described
 
 
-def task_output(request: EncodeRequest, results: Sequence[JobResult], manifest: Manifest) -> dict[str, Any]:
+def task_output(plan: EncodePlan, results: Sequence[JobResult]) -> dict[str, Any]:
     """The answer's fields for what the model was run for; with `output` "tokens" the encoder's own token vectors."""
+    request, manifest = plan.request, plan.manifest
     if request.output == "tokens":
-        return {"embeddings": [_vectors(request, token_vectors(result)) for result in results]}
+        return {"embeddings": [_vectors(plan, token_vectors(result)) for result in results]}
     outputs = [result.output for result in results]
     activation = "identity" if request.raw_scores else manifest.activation
     match manifest.task:
         case "embedding":
-            return {"embeddings": _vectors(request, np.stack(outputs))}
+            return {"embeddings": _vectors(plan, np.array(outputs))}
         case "multi_vector":
-            return {"embeddings": [_vectors(request, vectors) for vectors in outputs]}
+            return {"embeddings": [_vectors(plan, vectors) for vectors in outputs]}
         case "sparse":
             if not all(np.isfinite(row).all() for row in outputs):
                 raise InferenceFailed()
             pairs = [(row[:, 0].astype(np.int32), np.ascontiguousarray(row[:, 1])) for row in outputs]
             return {"sparse": [{"indices": indices, "values": weights} for indices, weights in pairs]}
         case "classification":
-            return {"scores": activate(np.stack(outputs), activation), "labels": list(manifest.labels)}
+            return {"scores": activate(np.array(outputs), activation), "labels": list(manifest.labels)}
         case "token_classification":
             return {"scores": [activate(logits, activation) for logits in outputs], "labels": list(manifest.labels)}
 
 
-def _vectors(request: EncodeRequest, vectors: Float32Array) -> Float32Array:
-    return make_vectors(vectors, dimensions=request.dimensions, normalize=request.normalize is not False)
+def _vectors(plan: EncodePlan, vectors: Float32Array) -> Float32Array:
+    return make_vectors(vectors, dimensions=plan.request.dimensions, normalize=plan.normalize)

@@ -21,7 +21,8 @@ from service.batching.jobs import JobResult
 from service.errors import InferenceFailed
 from service.inference.backend import Float32Array, Int64Array, TokenParts
 from service.requests.attention import AttentionPlan, AttentionSelection, Axes, label_axes, plan_axes
-from service.requests.schemas import AttentionRequest, EncodeRequest
+from service.requests.plan import EncodePlan
+from service.requests.schemas import AttentionRequest
 from service.tokenization.rows import TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
 
@@ -190,13 +191,13 @@ def with_biases(found: TokenParts) -> Float64Array:
 
 
 def build_contributions(
-    request: EncodeRequest, tokenized: Sequence[TokenizedInput], parts: Sequence[TokenParts], tokenizer: Tokenizer
+    plan: EncodePlan, tokenized: Sequence[TokenizedInput], parts: Sequence[TokenParts], tokenizer: Tokenizer
 ) -> list[dict[str, Any]]:
     """One entry an input; InferenceFailed if a part is not finite."""
-    options, entries = request.attention or AttentionRequest(), []
+    options, entries = plan.request.attention or AttentionRequest(), []
     for axes, item, found in zip(plan_axes(options, tokenized, tokenizer), tokenized, parts, strict=True):
-        rows = sum_words(with_biases(found)[:, : request.dimensions], axes.words, 0)
-        norms, cosines = _norms_and_cosines(rows, normalize=request.normalize is not False)
+        rows = sum_words(with_biases(found)[:, : plan.request.dimensions], axes.words, 0)
+        norms, cosines = _norms_and_cosines(rows, normalize=plan.normalize)
         labels = label_axes(options, axes, item, tokenizer.tokens(item))
         entries.append({**labels, "form": options.form, "norms": norms, "cosines": cosines})
     return entries

@@ -5,7 +5,6 @@ Limits are checked in the order of what checking costs: number of inputs, tokens
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,7 +17,7 @@ from service.context import RequestContext
 from service.errors import Invalid, TooLarge
 from service.observability.metrics import ModelMetrics
 from service.observability.stages import StageTimer
-from service.requests.attention import ARRAY_FLOATS, FLOAT_BYTES, check_explained, count_block_floats
+from service.requests.attention import ARRAY_FLOATS, check_explained, count_block_floats
 from service.requests.plan import EncodePlan, plan_encoding
 from service.requests.roles import role_of_request
 from service.requests.schemas import EncodeRequest
@@ -138,8 +137,7 @@ async def run_plan(
         check_explained(lengths, settings.max_explained_tokens, names=names)
     attention = await offload(partial(plan.plan_attention, tokenized, runner.tokenizer), plan.axes_floats(lengths))
     block_floats = count_block_floats(attention, tokenized) if adds_blocks and attention is not None else 0
-    sizes = check_sizes(plan, lengths, attention, settings, block_floats=block_floats)
-    sizes = replace(sizes, built_from=sizes.built_from + beside_bytes // FLOAT_BYTES)
+    sizes = check_sizes(plan, lengths, attention, settings, block_floats=block_floats, beside_bytes=beside_bytes)
     held = sizes.held_bytes(plan.request.encoding_format, as_safetensors=as_safetensors)
     context.hold_answer(services.model.answers, held + beside_bytes)
     span_tokens = None

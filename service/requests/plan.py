@@ -27,6 +27,8 @@ from service.tokenization.inputs import Inputs
 from service.tokenization.rows import TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
 
+_VECTOR_FORMATS = frozenset(get_args(VectorFormat))
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -49,8 +51,8 @@ class EncodePlan:
     """A request resolved against the model, before its texts are tokenised.
 
     Attributes:
-        request: as it came, with `normalize` decided.
         inputs: what to tokenise, prompts in front.
+        normalize: whether vectors have length 1.
         head_gates: [sum of all layers' heads], or None.
         dimensions: of the answer's vectors; labels, or words of the vocabulary.
         spans: what has a vector instead of each text, or None.
@@ -64,6 +66,7 @@ class EncodePlan:
     prompt: Prompt | None
     selection: AttentionSelection | None
     head_gates: Float32Array | None
+    normalize: bool
     dimensions: int
     spans: SpanPlan | None
     overlap: int | None
@@ -130,8 +133,6 @@ def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) ->
     _refuse_other_tasks(request, inputs, manifest)
     overlap = _plan_overlap(request, inputs, manifest)
     token_numbers = _check_outputs(request, manifest)
-    if request.normalize is None:
-        request = request.model_copy(update={"normalize": manifest.defaults.unit_length})
     if request.spans is not None:
         refuse_beside(request, ("output",), "spans")
     size = manifest.config.output_size if request.output == "pooled" else manifest.config.hidden_size
@@ -143,6 +144,7 @@ def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) ->
         prompt,
         selection=_select(request, inputs, manifest),
         head_gates=read_head_mask(request.head_mask, manifest),
+        normalize=manifest.defaults.unit_length if request.normalize is None else request.normalize,
         dimensions=check_dimensions(request.dimensions, size),
         spans=None if request.spans is None else read_spans(request.spans, inputs, manifest),
         overlap=overlap,
@@ -185,7 +187,7 @@ def _check_token_options(plan: EncodePlan) -> None:
         what = f"the token vectors of a late-interaction model (the task of {manifest.model} is {manifest.task})"
     elif request.role == "query":
         what = "documents, not queries"
-    elif not request.normalize:
+    elif not plan.normalize:
         what = "vectors of length 1; leave normalize out"
     if what is not None:
         raise Invalid.at("pool_factor", f"it is for {what}")
@@ -198,13 +200,12 @@ def _check_quantized(plan: EncodePlan, name: VectorFormat) -> None:
     if name in {"int8", "uint8"} and is_of_tokens:
         whose = "whole texts' vectors" if manifest.task == "embedding" else "the model's own answer"
         raise Invalid.at(param, f"the ranges of {name} are those of {whose}; ask for binary vectors of tokens")
-    normalize = plan.request.normalize is not False
-    check_format(name, manifest, dimensions=plan.dimensions, normalize=normalize, param=param)
+    check_format(name, manifest, dimensions=plan.dimensions, normalize=plan.normalize, param=param)
 
 
 def is_quantized(name: str | None) -> TypeGuard[VectorFormat]:
     """Whether a format has fewer bits than float32."""
-    return name in get_args(VectorFormat)
+    return name in _VECTOR_FORMATS
 
 
 def check_format(name: str, manifest: Manifest, *, dimensions: int, normalize: bool, param: str) -> None:

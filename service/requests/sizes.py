@@ -47,10 +47,14 @@ def check_sizes(
     settings: Settings,
     *,
     block_floats: int = 0,
+    beside_bytes: int = 0,
 ) -> Sizes:
-    """The size of the answer to texts of these lengths, `block_floats` beside its maps; too large ones are TooLarge."""
+    """The size of the answer to texts of these lengths, `block_floats` beside its maps; too large ones are TooLarge.
+
+    What the caller puts into the answer besides (`beside_bytes`) counts as read to build it.
+    """
     request, config = plan.request, plan.manifest.config
-    floats = _output_floats(plan, lengths)
+    floats, beside = _output_floats(plan, lengths), beside_bytes // FLOAT_BYTES
     if (size := floats * FLOAT_BYTES) > settings.max_embedding_bytes:
         raise TooLarge(
             f"the answer would hold {size} bytes of embeddings, at most {settings.max_embedding_bytes} are allowed; "
@@ -70,17 +74,17 @@ def check_sizes(
                 "allowed; send fewer or shorter inputs",
             )
         work = config.output_size * sum(lengths)
-        built_from = floats + figures + work + ARRAYS_OF_PARTS * ARRAY_FLOATS * len(lengths)
+        built_from = beside + floats + figures + work + ARRAYS_OF_PARTS * ARRAY_FLOATS * len(lengths)
         return Sizes(floats + figures, built_from, FLOAT_BYTES * figures, FLOAT_BYTES * work)
     hidden = config.hidden_size * sum(lengths) if plan.spans is not None or plan.token_numbers else 0
     if attention is None:
         arrays = (1 if plan.is_one_array else len(lengths)) + (0 if plan.spans is None else len(plan.spans))
         arrays += 0 if request.pool_factor is None else sum(lengths)
-        return Sizes(floats, floats + hidden + ARRAY_FLOATS * arrays, 0, FLOAT_BYTES * hidden)
+        return Sizes(floats, beside + floats + hidden + ARRAY_FLOATS * arrays, 0, FLOAT_BYTES * hidden)
     is_half = request.encoding_format == "float16"
     attention_bytes = _attention_bytes(attention, settings, block_floats=block_floats, is_half=is_half)
     floats += attention_bytes // FLOAT_BYTES
-    built_from = max(floats, attention.selection.build_floats(attention.axes)) + hidden
+    built_from = beside + max(floats, attention.selection.build_floats(attention.axes)) + hidden
     work_bytes = FLOAT_BYTES * hidden + attention.selection.work_bytes(lengths)
     return Sizes(floats, built_from, attention_bytes, work_bytes)
 

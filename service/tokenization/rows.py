@@ -244,7 +244,8 @@ def _around(added: Sequence[Sequence[Any]], parts: Sequence[Sequence[Any]]) -> l
     """The parts with the additions in front of each, and behind the last."""
     found = [*added[0]]
     for part, behind in zip(parts, added[1:], strict=True):
-        found += [*part, *behind]
+        found += part
+        found += behind
     return found
 
 
