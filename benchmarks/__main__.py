@@ -34,7 +34,6 @@ QUESTIONS = {
     "http versions": "http.questions:versions",
     "inputs e5": "inputs:e5",
     "inputs network": "inputs:network",
-    "inputs reranker": "inputs:reranker",
     "peers encode": "peers.encoding:encode",
     "peers int8": "peers.encoding:int8",
     "peers labels": "peers.tasks:labels",

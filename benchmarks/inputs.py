@@ -67,49 +67,35 @@ LAYER = {
 
 @program
 def network() -> None:
-    """Writes an encoder of a published shape with randomly initialised weights.
+    """Writes an encoder of a published shape with randomly initialised weights, or a cross-encoder.
 
-    `python -m benchmarks inputs network bert-base build/bert-base`, then `polyhead export build/bert-base`.
+    `python -m benchmarks inputs network bert-base build/bert-base`, then `polyhead export build/bert-base`. Both token
+    types of a cross-encoder have one vector: Infinity's ONNX engine gives every token the first type, and would put the
+    documents in another order.
     """
-    from transformers import BertModel  # noqa: PLC0415 - of the extra `test`
+    from transformers import BertConfig, BertForSequenceClassification, BertModel  # noqa: PLC0415 - of the extra `test`
 
-    config, folder = _begin(network.__doc__)
-    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
-
-
-@program
-def reranker() -> None:
-    """Writes a cross-encoder of a published shape, randomly initialised, as sentence-transformers reads it.
-
-    `python -m benchmarks inputs reranker minilm-l6 build/reranker`, then `polyhead export build/reranker`. Both token
-    types have one vector: Infinity's ONNX engine gives every token the first type, and would put the documents in
-    another order.
-    """
-    from transformers import BertForSequenceClassification  # noqa: PLC0415 - of the extra `test`
-
-    config, folder = _begin(reranker.__doc__, initializer_range=INITIALIZER_RANGE, id2label={0: "score"})
-    made = BertForSequenceClassification(config)
-    types = made.bert.embeddings.token_type_embeddings.weight
-    types.data[1:] = types.data[0]
-    made.save_pretrained(folder)
-
-
-def _begin(doc: str | None, **settings: Any) -> tuple[Any, Path]:
-    """The shape with these settings, and the folder, which has its tokenizer; an existing one is an obstacle."""
-    from transformers import BertConfig  # noqa: PLC0415 - of the extra `test`
-
-    parser = parser_of(doc, takes="seconds; bert-large writes 1.3 GB")
+    parser = parser_of(network.__doc__, takes="seconds; bert-large writes 1.3 GB")
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("folder", type=Path, help="written; must not exist")
+    parser.add_argument("--reranker", action="store_true", help="a cross-encoder, as sentence-transformers reads it")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     arguments.folder.mkdir(parents=True)
     for name in (TOKENIZER, "tokenizer_config.json"):
         shutil.copy(find_folder(None).path / name, arguments.folder / name)
-    print(f"polyhead export {arguments.folder}")
     layers, heads, hidden = SHAPES[arguments.shape]
     shape = {"num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": hidden}
-    return BertConfig(**shape, intermediate_size=4 * hidden, **settings), arguments.folder
+    config = BertConfig(**shape, intermediate_size=4 * hidden)
+    if arguments.reranker:
+        config.update({"initializer_range": INITIALIZER_RANGE, "id2label": {0: "score"}})
+        made: Any = BertForSequenceClassification(config)
+        types = made.bert.embeddings.token_type_embeddings.weight
+        types.data[1:] = types.data[0]
+    else:
+        made = BertModel(config, add_pooling_layer=False)
+    made.save_pretrained(arguments.folder)
+    print(f"polyhead export {arguments.folder}")
 
 
 @program

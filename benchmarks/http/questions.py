@@ -1,7 +1,7 @@
 """The service over HTTP: as fast as it answers, at given rates, and when clients ask for more than it has."""
 
 import os
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
@@ -143,16 +143,13 @@ def at_rates() -> None:
     quickly as before.
     """
     parser = parser_of(at_rates.__doc__, "model", takes="about two and a half minutes", seconds=20.0, texts=2000)
-    parser.add_argument(
-        "--set", action="append", default=[], type=setting, metavar="POLYHEAD_X=Y", help="for the server"
-    )
     parser.add_argument("--share", type=positive, nargs="+", default=[0.5, 0.8, 3.0], help="of the sustainable rate")
     parser.add_argument("--warmup", type=not_negative, default=10.0, help="seconds before a load counts: queues fill")
     arguments = parser.parse_args()
     texts = load_texts("short", arguments.texts)
     requests = encode_requests(texts, tokenize(Artifact.open(arguments.model), texts), 1)
-    table, settings = Table("open_loop", "short texts, one a request, Poisson arrivals"), dict(arguments.set)
-    with polyhead(arguments.model, settings) as server:
+    table = Table("open_loop", "short texts, one a request, Poisson arrivals")
+    with polyhead(arguments.model, {}) as server:
         fetch(server.address, requests[0])  # it answers, and with 200
         load = partial(run_closed_loop, server.address, requests, connections=CLOSED_CONNECTIONS)
         rates = [load(seconds=arguments.seconds / 2).rates()["requests_per_s"] for _ in range(4)]
@@ -164,16 +161,7 @@ def at_rates() -> None:
             row = offer(server, requests, share * sustainable.median, arguments)
             of_most = {"of_sustainable_%": 100 * row["goodput_per_s"] / sustainable.median}
             table.add(offered=f"{share:g} x sustainable", **row, **of_most)
-    described = {"texts": fingerprint(texts), "server_settings": settings}
-    emit("http open", [table], sustainable_per_s=sustainable.median, **described)
-
-
-def setting(text: str) -> tuple[str, str]:
-    """Name and value of `NAME=VALUE`, as an environment holds it."""
-    name, separator, value = text.partition("=")
-    if not (name and separator):
-        raise ArgumentTypeError(f"expected POLYHEAD_X=Y, got {text!r}")
-    return name, value
+    emit("http open", [table], sustainable_per_s=sustainable.median, texts=fingerprint(texts))
 
 
 def offer(server: Server, requests: Sequence[Request], rate: float, arguments: Namespace) -> dict[str, Any]:

@@ -42,8 +42,13 @@ class Server(NamedTuple):
         return self._sum(21) * os.sysconf("SC_PAGE_SIZE")
 
     def pss_bytes(self, kind: str = "Pss") -> int:
-        """Memory of all its processes, pages that several hold counted once; see `pss_bytes`."""
-        return sum(pss_bytes(pid, kind) for pid in self.processes())
+        """Memory of all its processes, pages that several hold counted once (proc(5), `smaps_rollup`).
+
+        `Pss` is all of it, `Pss_File` the mapped files among it: libraries, and weights that are read in place.
+        """
+        rollups = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in self.processes()]
+        found = [line.split() for text in rollups for line in text.splitlines()]
+        return 1024 * sum(int(size) for name, size, *_ in found if name == f"{kind}:")
 
     def processes(self) -> list[int]:
         """The ids of all its processes, the first process first."""
@@ -59,15 +64,6 @@ class Server(NamedTuple):
     def resume(self) -> None:
         """Lets them go on."""
         os.killpg(self.session, signal.SIGCONT)
-
-
-def pss_bytes(pid: int, kind: str = "Pss") -> int:
-    """Memory of one process, a page that n processes hold counted as 1/n of it (proc(5), `smaps_rollup`).
-
-    `Pss` is all of it, `Pss_File` the mapped files among it: libraries, and weights that are read in place.
-    """
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{kind}:")) * 1024
 
 
 def free_port() -> int:

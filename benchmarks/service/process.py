@@ -2,14 +2,12 @@
 
 import os
 import random
-import select
 import socket
 import subprocess
 import sys
 import threading
 import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
@@ -19,14 +17,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from benchmarks.lib.command import parser_of, positive, program, whole
 from benchmarks.lib.comparison import ENCODE, compare, encode_requests, fetch_body, over_http
 from benchmarks.lib.load import Request, post, run_closed_loop
 from benchmarks.lib.report import Spread, Table, emit, in_turns, slope
-from benchmarks.lib.server import Server, polyhead, pss_bytes
+from benchmarks.lib.server import Server, polyhead
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
 
@@ -86,7 +83,6 @@ def startup() -> None:
     emit("service startup", [table], requests=arguments.requests)
 
 
-DRAWS = 200  # of the kernel's, for each number of clients
 TEXT_SECONDS = 0.002  # of a worker for each text
 CONNECTIONS = 64  # requests under way at any time
 
@@ -115,22 +111,16 @@ def _waiting(model: Path, processes: int, workers: int) -> AbstractContextManage
 
 
 def measure_balance(arguments: Namespace) -> Table:
-    """The share of connections that the busiest process has: the parent's way, and the kernel's."""
+    """The share of connections that the busiest process has."""
     table = Table("balance", "connections of the busiest process")
     for processes in [count for count in arguments.processes if count > 1]:
         with _waiting(arguments.model, processes, processes) as server:
             for clients in arguments.clients:
-                shares = np.array([_kernel_share(clients, processes) for _ in range(DRAWS)])
-                cells = {
-                    "parent_busiest_%": 100 * _parent_share(server, clients),
-                    "kernel_busiest_%": 100 * float(shares.mean()),
-                    "kernel_all_in_one_%": 100 * float((shares == 1).mean()),
-                }
-                table.add(clients=clients, processes=processes, **cells)
+                table.add(clients=clients, processes=processes, **{"busiest_%": 100 * _share(server, clients)})
     return table
 
 
-def _parent_share(server: Server, clients: int) -> float:
+def _share(server: Server, clients: int) -> float:
     """Of the connections that this opens; a request on each, so that they have arrived."""
     children = server.processes()[1:]
     before = [len(os.listdir(f"/proc/{pid}/fd")) for pid in children]
@@ -143,43 +133,13 @@ def _parent_share(server: Server, clients: int) -> float:
     return max(opened) / sum(opened)
 
 
-def _kernel_share(clients: int, processes: int) -> float:
-    """The same of sockets that listen on one port with `SO_REUSEPORT`."""
-    with ExitStack() as stack:
-        first = stack.enter_context(socket.create_server(("127.0.0.1", 0), reuse_port=True))
-        address = first.getsockname()
-        rest = [stack.enter_context(socket.create_server(address, reuse_port=True)) for _ in range(processes - 1)]
-        for _ in range(clients):
-            stack.enter_context(socket.create_connection(address))
-        accepted: Counter[socket.socket] = Counter()
-        while waiting := select.select([first, *rest], [], [], 0)[0]:
-            for listener in waiting:
-                stack.enter_context(listener.accept()[0])
-                accepted[listener] += 1
-        return max(accepted.values()) / clients
-
-
-def measure_memory(arguments: Namespace, requests: Sequence[Request]) -> Table:
-    """Memory of the real service when it is ready and has answered, by processes."""
-    table = Table("memory", "MB, one worker a process")
-    for count in arguments.processes:
-        settings = {"POLYHEAD_PROCESSES": str(count), "POLYHEAD_WORKERS": "1"}
-        with polyhead(arguments.model, settings) as server:
-            over_http(server, requests[:64], 8, 1.0)()
-            found = [pss_bytes(pid) / 1e6 for pid in server.processes()]
-            held = {"resident_mb": server.resident_bytes() / 1e6, "pss_mb": sum(found)}
-            table.add(processes=count, **held, pss_of_parent_mb=found[0] if count > 1 else None)
-    return table
-
-
 @program
 def processes() -> None:
-    """What do several processes behind one port give, how do they share connections, and what memory do they take?
+    """What do several processes behind one port give, and how does their parent share out connections?
 
     Requests a second are those of a model that waits instead of computing, so that a machine of two cores has sixteen
-    "cores" for it: what is left to measure is what event loops carry. The load generator runs on the same cores. The
-    parent shares out connections; beside it stands the kernel's own way, `SO_REUSEPORT`, with plain sockets. Memory is
-    that of the real model; PSS counts what processes share once.
+    "cores" for it: what is left to measure is what event loops carry. The load generator runs on the same cores.
+    `service startup` measures what memory they take, if the environment has POLYHEAD_PROCESSES.
     """
     parser = parser_of(processes.__doc__, "model", takes="about three minutes", seconds=4.0, rounds=3)
     parser.add_argument("--processes", type=whole, nargs="+", default=[1, 2, 4], help="numbers of them")
@@ -189,7 +149,7 @@ def processes() -> None:
     arguments.processes = sorted({1, *arguments.processes})  # 1 is what the others are compared with
     artifact, texts = Artifact.open(arguments.model), load_texts("short", 640)
     requests = encode_requests(texts, tokenize(artifact, texts), 1)
-    tables = [measure_rates(arguments, requests), measure_balance(arguments), measure_memory(arguments, requests)]
+    tables = [measure_rates(arguments, requests), measure_balance(arguments)]
     emit("service processes", tables, texts=fingerprint(texts))
 
 
