@@ -1,22 +1,28 @@
-"""The committed dashboard, rules and alerts against the service: names, labels, queries, runbook."""
+"""The committed dashboard, rules and alerts against the service and Grafana's own types, and its picture."""
 
 import asyncio
 import json
+import math
 import re
+import subprocess
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import promql_parser
 import pytest
 import yaml
+from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.observability.__main__ import write_files
+from deploy.observability.demo import main
 from deploy.observability.objectives import LATENCY_SECONDS
-from deploy.observability.picture import DASHBOARD, Panel, fill_in, read_panels
-from deploy.observability.scrape import scraping
+from deploy.observability.picture import DASHBOARD, Panel, draw, fill_in, read_panels
+from deploy.observability.scrape import Prometheus, Series, scraping
 from service.app import create_app
 from service.observability import metrics as names
 from service.observability.metrics import REQUEST_BUCKETS, SIZES
@@ -24,7 +30,7 @@ from service.observability.snapshots import write_page
 from service.processes.children import ParentMetrics
 from service.services import Readiness
 from service.settings import read_settings
-from tests.deploy.tools import or_skip
+from tests.deploy.tools import install_packages, or_skip
 
 DEPLOY = DASHBOARD.parents[1]
 OF_OTHERS = {  # Prometheus itself, and kube-state-metrics
@@ -156,3 +162,79 @@ def test_a_prometheus_knows_our_rules_wherever_its_folder_is(tmp_path: Path, mon
     Path("build").mkdir()
     with or_skip(scraping([], Path("build"))) as prometheus:
         assert {rule["name"] for rule in prometheus.rules() if rule["type"] == "alerting"} >= {"PolyheadShedding"}
+
+
+def first(dashboard: dict[str, Any], kind: str) -> dict[str, Any]:
+    panels = (panel for one in dashboard["panels"] for panel in (one, *one.get("panels", ())))
+    return next(panel for panel in panels if panel["type"] == kind)
+
+
+WRONG: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "version is a text": lambda dashboard: dashboard.update(schemaVersion="41"),
+    "no such kind of panel": lambda dashboard: first(dashboard, "heatmap").update(type="heatmapp"),
+    "no such field of a panel": lambda dashboard: first(dashboard, "stat").update(titel="x"),
+    "no such option": lambda dashboard: first(dashboard, "stat")["options"].update(colourMode="value"),
+    "no such mode": lambda dashboard: first(dashboard, "timeseries")["fieldConfig"]["defaults"]["custom"].update(
+        stacking={"mode": "stacked"}
+    ),
+    "no such field of a query": lambda dashboard: first(dashboard, "table")["targets"][0].update(query="up"),
+    "no description": lambda dashboard: first(dashboard, "table").pop("description"),
+}
+
+
+@pytest.mark.slow
+def test_grafanas_types_take_the_dashboard_and_refuse_what_is_wrong(tmp_path: Path) -> None:
+    node = install_packages(Path(__file__).with_name("grafana"), tmp_path)
+    paths = {}
+    for index, (name, change) in enumerate(WRONG.items()):
+        dashboard = json.loads(DASHBOARD.read_text())
+        change(dashboard)
+        paths[name] = tmp_path / f"wrong-{index}.json"
+        paths[name].write_text(json.dumps(dashboard))
+    command = [node, str(tmp_path / "check.mjs"), str(DASHBOARD), *map(str, paths.values())]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)  # noqa: S603 - our own
+    assert (done.returncode, done.stderr) == (1, "")
+    refused = {line.partition(".json")[0] + ".json" for line in done.stdout.splitlines()}
+    assert refused == set(map(str, paths.values())), done.stdout
+
+
+INSTANCE = {"instance": "a:8000", "model": "m", "precision": "int8", "le": "+Inf"}
+KINDS: tuple[tuple[float, ...], ...] = ((1.0, 2.0, 4e12), (0.0, math.nan), (math.nan,), ())
+
+
+def made_up(asked: list[str]) -> Prometheus:
+    """Answers with something else every time: huge, nothing but zeros, no number, nothing at all."""
+
+    def query(expression: str, at: float) -> list[Series]:
+        asked.append(expression)
+        return [Series(INSTANCE, [at], [value]) for value in KINDS[len(asked) % len(KINDS)][-1:]]
+
+    def query_range(expression: str, start: float, end: float, step: float) -> list[Series]:
+        asked.append(expression)
+        found = KINDS[len(asked) % len(KINDS)]
+        times = np.arange(start, end, step)[: len(found)].tolist()
+        edges = ("0.1", "1.0", "+Inf") if found else ()
+        return [Series({**INSTANCE, "le": le}, times, [one * (1 + n) for one in found]) for n, le in enumerate(edges)]
+
+    return Mock(spec=Prometheus, query=query, query_range=query_range)
+
+
+def test_every_panel_is_drawn_whatever_its_data(tmp_path: Path) -> None:
+    asked: list[str] = []
+    panels, start = list(read_panels()), 1_700_000_000.0
+    draw(panels, made_up(asked), start, start + 240, tmp_path / "made-up.png")
+    assert len(asked) == sum(len(panel["targets"]) for panel in panels)
+    assert not [expression for expression in asked if "$" in expression]
+    with Image.open(tmp_path / "made-up.png") as picture:
+        assert picture.width == 1200
+        assert len(np.unique(np.asarray(picture))) > 5
+
+
+def test_the_demonstration_without_an_artifact_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["demo.py", "--model", str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"demo.py: {tmp_path} holds no manifest.json")

@@ -1,9 +1,11 @@
-"""The engine as programs use it: loaded by folder, on event loops, sent to other processes, seen in notebooks."""
+"""The engine as programs use it, and what the package offers."""
 
 import asyncio
 import pickle
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from copy import deepcopy
@@ -14,9 +16,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+import polyhead
 from export.sources import Folder
 from model.artifact import ArtifactError
-from polyhead import Engine, models
+from polyhead import Engine, models, public
 from polyhead.models import Wanted
 from service.errors import Invalid
 from service.local.options import AttentionOptions
@@ -114,3 +117,20 @@ def test_a_notebook_shows_a_comparison_and_nothing_without_attention(engine: Eng
     assert "Similarity" in engine.explain(A, B)._repr_html_()
     assert engine.encode([A])._repr_html_() is None
     assert engine.encode([A], attention={"form": "stats"})._repr_html_() is None
+
+
+def test_public_names_are_those_of_the_packages_below() -> None:
+    assert all(getattr(polyhead, name) is getattr(public, name) for name in dir(polyhead))
+    with pytest.raises(AttributeError, match="no attribute 'Motor'; it has ArtifactError, Encoded, Engine"):
+        getattr(polyhead, "Motor")  # noqa: B009 - a type checker knows that it is not there
+
+
+def test_help_loads_nothing_heavy() -> None:
+    program = """
+import sys
+from polyhead.cli import main
+main(["--help"])
+print(sorted({"numpy", "onnxruntime", "pydantic", "torch"} & set(sys.modules)), file=sys.stderr)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
+    assert run.stderr == "[]\n"

@@ -1,5 +1,9 @@
+"""Answers' attention decoded, and handed to other libraries."""
+
 import base64
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import orjson
@@ -8,8 +12,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from model.analysis.adapters import AdapterError, to_bertviz, to_circuitsvis, to_huggingface
 from model.analysis.arrays import Float32Array
 from model.analysis.payload import Encoding, MapShape, maps_bytes, top_k
+from model.analysis.words import exclude_special
 from tests.model.analysis.maps import draw_maps, drawn_maps
 
 SHAPES = st.builds(MapShape, maps=st.integers(1, 4), queries=st.integers(1, 6), keys=st.integers(0, 40))
@@ -107,3 +113,122 @@ def test_a_map_without_keys() -> None:
     found = top_k(np.zeros((2, 0, 0), dtype=np.float32), 3)
     assert (found.indices.shape, found.weights.shape, found.left_out.shape) == ((2, 0, 0), (2, 0, 0), (2, 0))
     assert top_k(np.zeros((2, 1, 0), dtype=np.float32), 3).left_out.tolist() == [[0.0], [0.0]]
+
+
+TOKENS = ["[CLS]", "the", "cat", "[SEP]"]
+
+
+def answer(
+    tokens: Sequence[str], maps: Sequence[Float32Array], *, layers: list[int], heads: list[list[int]], packed: str = ""
+) -> dict[str, Any]:
+    """What a client reads: [H, n, n] of each layer through JSON, or as base64 of the dtype `packed`."""
+    item = {
+        "tokens": list(tokens),
+        "offsets": [[place, place + 1] for place in range(len(tokens))],
+        "layers": layers,
+        "heads": heads,
+        "weights": [as_base64(layer, packed) if packed else np.ascontiguousarray(layer) for layer in maps],
+    }
+    read: dict[str, Any] = orjson.loads(orjson.dumps(item, option=orjson.OPT_SERIALIZE_NUMPY))
+    return read
+
+
+def whole_answer(tokens: Sequence[str], maps: Sequence[Float32Array], packed: str = "") -> dict[str, Any]:
+    """Of every layer and head."""
+    heads = [list(range(len(layer))) for layer in maps]
+    return answer(tokens, maps, layers=list(range(len(maps))), heads=heads, packed=packed)
+
+
+def as_base64(array: Float32Array, dtype: str) -> dict[str, Any]:
+    """As the service sends arrays with `encoding_format: "base64"`."""
+    data = base64.b64encode(array.astype(dtype).tobytes()).decode()
+    return {"dtype": dtype, "shape": list(array.shape), "data": data}
+
+
+@pytest.fixture
+def maps(generator: np.random.Generator) -> list[Float32Array]:
+    """Three layers of two heads over four tokens."""
+    return [draw_maps(generator, 2, 4, 4) for _ in range(3)]
+
+
+@pytest.fixture
+def item(maps: list[Float32Array]) -> dict[str, Any]:
+    return whole_answer(TOKENS, maps)
+
+
+def test_arrays_in_base64(maps: list[Float32Array]) -> None:
+    for dtype, tolerance in (("float32", 0), ("float16", 5e-4)):
+        found = to_huggingface(whole_answer(TOKENS, maps, packed=dtype))
+        assert all(layer.dtype == np.float32 for layer in found)
+        np.testing.assert_allclose(np.concatenate(found), np.stack(maps), rtol=0, atol=tolerance)
+
+
+def test_bertviz_counts_layers_and_heads_as_the_model_does(maps: list[Float32Array]) -> None:
+    view = to_bertviz(answer(TOKENS, [maps[2], maps[0]], layers=[4, 1], heads=[[3, 0], [3, 0]]))
+    assert view.include_layers == [1, 4]
+    assert view.tokens == TOKENS
+    assert [layer.shape for layer in view.attention] == [(1, 4, 4, 4)] * 5
+    np.testing.assert_array_equal(view.attention[4][0, [3, 0]], maps[2])
+    np.testing.assert_array_equal(view.attention[1][0, [3, 0]], maps[0])
+    assert not view.attention[4][0, [1, 2]].any()
+
+
+def test_layers_may_differ_in_heads_or_have_none(generator: np.random.Generator) -> None:
+    counts = [1, 0, 2]
+    item = whole_answer(TOKENS, [draw_maps(generator, count, 4, 4) for count in counts])
+    stacked = np.stack(to_bertviz(item).attention)
+    assert stacked.shape == (3, 1, 2, 4, 4)
+    assert stacked.any(axis=(1, 3, 4)).sum(axis=1).tolist() == counts
+    assert [view.attention_head_names for view in to_circuitsvis(item)] == [["L0H0"], ["L2H0", "L2H1"]]
+    assert [layer.shape for layer in to_huggingface(item)] == [(1, count, 4, 4) for count in counts]
+    with pytest.raises(AdapterError, match="no layer of the answer has heads"):
+        to_bertviz(whole_answer(TOKENS, [np.zeros((0, 4, 4), dtype=np.float32)]))
+
+
+def test_circuitsvis_names_heads_and_shows_what_is_right_of_the_diagonal(maps: list[Float32Array]) -> None:
+    views = to_circuitsvis(answer(TOKENS, [maps[2], maps[0]], layers=[4, 1], heads=[[3, 0], [3, 0]]))
+    assert [view.attention_head_names for view in views] == [["L4H3", "L4H0"], ["L1H3", "L1H0"]]
+    assert [view.mask_upper_tri for view in views] == [False, False]
+    np.testing.assert_array_equal(views[0].attention, maps[2])
+    assert views[0].tokens == TOKENS
+
+
+def test_what_is_left_without_special_tokens_can_be_shown_but_is_no_softmax(maps: list[Float32Array]) -> None:
+    special = np.array([True, False, False, True])
+    left = [exclude_special(layer, special) for layer in maps]
+    item = whole_answer(TOKENS[1:3], left)
+    np.testing.assert_array_equal(to_circuitsvis(item)[0].attention, left[0])
+    np.testing.assert_array_equal(to_bertviz(item).attention[0][0], left[0])
+    with pytest.raises(AdapterError, match="layer 0 has rows that do not sum to 1: ask for weights, special tokens"):
+        to_huggingface(item)
+
+
+def test_huggingface_refuses_a_part_of_the_model(maps: list[Float32Array]) -> None:
+    whole = r"layers are \[2\]: `attentions` holds every layer in order, ask for layers \"all"
+    with pytest.raises(AdapterError, match=whole):
+        to_huggingface(answer(TOKENS, maps[2:], layers=[2], heads=[[0, 1]]))
+    whole = r"layer 0 has heads \[1, 0\]: `attentions` holds every head, ask for heads \"all"
+    with pytest.raises(AdapterError, match=whole):
+        to_huggingface(answer(TOKENS, maps[:1], layers=[0], heads=[[1, 0]]))
+
+
+REDUCED = 'the answer names no layers or heads, its maps are reduced: ask with reduce "none"'
+
+
+@pytest.mark.parametrize("adapt", [to_bertviz, to_circuitsvis, to_huggingface])
+def test_refuses_what_has_no_form(adapt: Any, item: dict[str, Any]) -> None:
+    changes: Any = (
+        ({"indices": []}, "the answer holds the top k keys of each query: ask without top_k"),
+        ({"heads": None}, REDUCED),
+        ({"layers": None}, REDUCED),
+        ({"tokens": TOKENS[:3]}, "layer 0: maps have 4 queries and 4 keys for 3 tokens: ask for queries"),
+        ({"weights": np.ones((3, 2, 1, 4))}, 'maps have 1 queries and 4 keys for 4 tokens: ask for queries "all"'),
+        ({"weights": np.ones((3, 4, 4))}, r"layer 0: weights have shape \(4, 4\) for 2 heads, they are reduced"),
+        ({"heads": [[0]] * 3}, r"layer 0: weights have shape \(2, 4, 4\) for 1 heads, they are reduced"),
+    )
+    for change, message in changes:
+        with pytest.raises(AdapterError, match=message):
+            adapt({**item, **change})
+    del item["weights"]
+    with pytest.raises(AdapterError, match="the answer holds no weights: ask for the form that does"):
+        adapt(item)
