@@ -1,11 +1,13 @@
 """The service in this process, with a fake backend at the seam."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load
 from starlette.testclient import TestClient
 
 from service.app import ROUTES, create_app
@@ -55,6 +57,12 @@ class Served:
             value = registry.get_sample_value(name, {**labels, "model": self.model.name})
         assert value is not None, f"no series {name} {labels}"
         return value
+
+
+def read_tensors(content: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arrays of an answer in safetensors, and the rest of it."""
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return load(content), json.loads(header["__metadata__"]["answer"])
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,16 @@
 """What `attention` may ask for, over HTTP: shapes, labels, limits, and values against their definition."""
 
 import base64
-import json
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load
 
 from model.analysis.statistics import STATISTICS
+from service.http.response import SAFETENSORS
 from service.requests.schemas import EncodeAnswer
 from tests.attention_reference import transformed
-from tests.service.conftest import Served
+from tests.service.conftest import Served, read_tensors
 from tests.service.fake_engine import CLS, NUM_HEADS, SEP, WORD_IDS, attention_weights, value_norms
 
 TEXT = "The cats sat"
@@ -21,7 +20,6 @@ IDS = [CLS, *(WORD_IDS[word] for word in TOKENS[1:-1]), SEP]
 SPECIAL = [True, False, False, False, False, True]
 WORDS = [None, 0, 1, 1, 2, None]
 MAPS = [attention_weights(np.array(IDS), layer) for layer in range(len(NUM_HEADS))]
-SAFETENSORS = "application/vnd.safetensors"
 
 OPTIONS: list[dict[str, Any]] = [
     {"layers": "all"},
@@ -157,12 +155,6 @@ def test_statistics_stand_in_place_of_weights(shared: Served) -> None:
     assert by_ids == by_text
     maps = attention_weights(np.array([CLS, 4, 5, 4, SEP]), 0)
     np.testing.assert_allclose(by_text["repeated_token"], [(maps[:, 1, 3] + maps[:, 3, 1]) / 2], rtol=1e-5)
-
-
-def read_tensors(content: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arrays, and the rest of the answer."""
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    return dict(load(content)), json.loads(header["__metadata__"]["answer"])
 
 
 @pytest.mark.parametrize("encoding_format", ["float", "float16"])

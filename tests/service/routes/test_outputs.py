@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import load
 from torch.nn.functional import normalize
 
 from export.checkpoint import read_checkpoint
@@ -30,7 +29,7 @@ from model.artifact import FURTHER_OUTPUTS, Artifact
 from polyhead import Engine
 from service.errors import Invalid
 from service.inference.token_outputs import QueryTable
-from tests.service.routes.conftest import Client, post
+from tests.service.routes.conftest import Client, post, post_tensors
 from tests.task_artifacts import LONGEST, SIZES, TaskArtifact, export_folder, quick_export
 
 HIDDEN, SIZE = int(SIZES["hidden_size"]), 12
@@ -120,7 +119,7 @@ def test_other_forms_hold_the_same(client: Client, served: TaskArtifact) -> None
     body = {"inputs": TEXTS[:2], "outputs": ["sparse", "multi_vector"]}
     plain = post(asked, "/encode", **body)
     encoded = post(asked, "/encode", **body, encoding_format="base64")
-    whole = load(asked.post("/encode", json=body, headers={"accept": "application/vnd.safetensors"}).content)
+    whole, _ = post_tensors(asked, **body)
     for place, vectors in enumerate(plain["multi_vector"]):
         np.testing.assert_array_equal(whole[f"multi_vector.{place}"], np.array(vectors, np.float32))
         np.testing.assert_array_equal(whole[f"sparse.{place}.indices"], plain["sparse"][place]["indices"])

@@ -126,31 +126,6 @@ def test_a_head_mask_changes_the_score(client: Client, reranker: TaskArtifact) -
     assert whole[0]["score"] != masked[0]["score"]
 
 
-def test_predict_takes_texts_and_pairs_and_classify_texts(client: Client, classifier: TaskArtifact) -> None:
-    from transformers import pipeline  # noqa: PLC0415 - seconds to import
-
-    reference: Any = pipeline("text-classification", str(classifier.folder), top_k=None)
-    asked = client(classifier.artifact)
-    one = post(asked, "/predict", inputs="the cat")
-    pair = post(asked, "/predict", inputs=["the cat", "a dog"])
-    expected = reference(["the cat", {"text": "the cat", "text_pair": "a dog"}])
-    for found, wanted in zip(one + pair, expected[0] + expected[1], strict=True):
-        assert found["label"] == wanted["label"]
-        assert found["score"] == pytest.approx(wanted["score"], abs=TOLERANCE)
-    for function in ("none", "sigmoid", "softmax"):  # as huggingface_hub asks for one
-        (expected,) = reference(["the cat"], function_to_apply=function, top_k=2)
-        (found,) = post(asked, "/predict", inputs="the cat", parameters={"function_to_apply": function, "top_k": 2})
-        assert [entry["label"] for entry in found] == [entry["label"] for entry in expected]
-        np.testing.assert_allclose(
-            [entry["score"] for entry in found], [entry["score"] for entry in expected], atol=TOLERANCE, rtol=0
-        )
-    assert post(asked, "/predict", inputs=["the cat"]) == one
-    assert post(asked, "/predict", inputs=[["the cat"], ["a dog"]])[0] == one
-    assert post(asked, "/predict", inputs=[["the cat", "a dog"]]) == [pair]
-    answer = post(asked, "/classify", input=["the cat", "a dog"], model="x")
-    assert (answer["object"], answer["data"][0], len(answer["data"])) == ("classify", one, 2)
-
-
 def test_a_query_beyond_the_limit_is_named(client: Client, embedder: TaskArtifact, reranker: TaskArtifact) -> None:
     long = "cat " * 40_000
     for made in (embedder, reranker):

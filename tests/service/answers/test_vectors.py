@@ -1,4 +1,4 @@
-"""Scores by vectors against plain loops, and what a multi-vector model leaves out of them."""
+"""What is made of vectors: scores against plain loops, and tokens pooled as sentence-transformers pools them."""
 
 import tracemalloc
 from dataclasses import replace
@@ -6,10 +6,14 @@ from typing import Literal
 
 import numpy as np
 import pytest
+import torch
+from scipy.cluster import hierarchy
+from scipy.spatial.distance import squareform
 
 from model.artifact import Artifact
 from model.config_parts import MultiVectorSettings
 from service.answers.scores import best, rank, similarities
+from service.answers.vectors import pool_tokens, ward_clusters
 from tests.task_artifacts import TaskArtifact
 
 FULL_STOP = 9
@@ -57,3 +61,42 @@ def test_equal_scores_keep_their_order() -> None:
     scores = np.array([0.5, 0.9, 0.5, 0.9], dtype=np.float32)
     assert best(scores, None) == [1, 3, 0, 2]
     assert [one.index for one in rank(scores, ["a", "b", "c", "d"], None, 3)] == [1, 3, 0]
+
+
+SIZES = (1, 2, 3, 9, 40, 150)
+
+
+def draw(count: int, generator: np.random.Generator) -> np.ndarray:
+    vectors = generator.standard_normal((count, 12)).astype(np.float32)
+    unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return unit
+
+
+@pytest.mark.parametrize("factor", [1, 1.5, 2, 5, 1000])
+def test_pooled_vectors_are_those_of_sentence_transformers(factor: float, generator: np.random.Generator) -> None:
+    from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling  # noqa: PLC0415 - seconds
+
+    reference = HierarchicalTokenPooling(factor)
+    for count in SIZES:
+        vectors = draw(count, generator)
+        found, rows = pool_tokens(vectors, factor)
+        expected = reference.pool_one(torch.from_numpy(vectors)).numpy()
+        assert found.shape == expected.shape
+        distances = np.abs(found[:, np.newaxis] - expected[np.newaxis]).max(axis=2)
+        assert distances.min(axis=1).max() < 1e-6  # the same vectors, in the order of their first tokens
+        assert sorted(set(rows.tolist())) == list(range(len(found)))
+        assert rows[0] == 0
+        for row, mean in enumerate(found):
+            own = vectors[rows == row].mean(axis=0)
+            np.testing.assert_allclose(own / np.linalg.norm(own), mean, atol=1e-6)
+
+
+def test_clusters_are_scipy_s(generator: np.random.Generator) -> None:
+    for count in SIZES[2:]:
+        vectors = draw(count, generator)
+        distances = np.clip(1 - vectors @ vectors.T, 0, 2).astype(np.float64)
+        linkage = hierarchy.linkage(squareform(distances, checks=False), method="ward")
+        for most in (1, 2, count // 2, count - 1):
+            expected = hierarchy.fcluster(linkage, t=most, criterion="maxclust")
+            found = ward_clusters(distances.copy(), most)
+            assert len({*zip(found.tolist(), expected.tolist(), strict=True)}) == len(set(found.tolist())) == most
