@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,22 @@ import pytest
 from safetensors.numpy import load
 from starlette.testclient import TestClient
 
+from polyhead import Engine
 from service.app import ROUTES, create_app
 from service.http.route import Route
 from service.observability.tracing import OpenTelemetryTracing
 from service.services import Readiness
 from service.settings import Settings, read_settings
-from tests.service.fake_engine import FakeBackend, FakeDecomposer, load_fake_runner, write_fake_artifact
+from tests.service.fake_engine import (
+    FakeBackend,
+    FakeDecomposer,
+    load_fake_engine,
+    load_fake_runner,
+    write_fake_artifact,
+)
 
 Serve = Callable[..., "Served"]
+EngineOf = Callable[[Path], Engine]
 
 
 class Served:
@@ -115,3 +124,23 @@ def shared(app_of_module: Served) -> Served:
     """The module's app, for a test that changes nothing of it and looks at no metric; no run is noted yet."""
     app_of_module.backend.batches.clear()
     return app_of_module
+
+
+@pytest.fixture(scope="module")
+def engine_of() -> Iterator[EngineOf]:
+    """The engine of an artifact, loaded once a module."""
+    with ExitStack() as stack:
+        yield cache(lambda artifact: stack.enter_context(Engine.load(artifact)))
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    """Of `engine`."""
+    return FakeBackend()
+
+
+@pytest.fixture
+def engine(settings: Settings, backend: FakeBackend) -> Iterator[Engine]:
+    """An engine over a fake."""
+    with load_fake_engine(settings, backend) as loaded:
+        yield loaded

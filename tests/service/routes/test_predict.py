@@ -1,8 +1,6 @@
 """Labels of texts, of their tokens and of the caller: over HTTP and from Python those of `transformers`' pipelines."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,18 +9,17 @@ import numpy as np
 import pytest
 
 from model.artifact import read_manifest
-from polyhead import Engine
 from service.answers.scores import zero_shot_labels
 from service.context import RequestContext
 from service.errors import Invalid, TooLarge
 from service.requests.explain import ExplainedScores
 from service.requests.schemas import Aggregation, EncodeRequest
 from service.requests.zero_shot import ZeroShotPlan, ZeroShotRequest
+from tests.service.conftest import EngineOf
 from tests.service.routes.conftest import Client, post, serving
 from tests.task_artifacts import LONGEST, TaskArtifact
 
 TEXTS = ["the cats sat on the mats.", "lower newest wider: abc123 naïve café!", "a", ""]
-Load = Callable[[Path], Engine]
 LONG = "the cats sat on the mats, lower newest wider. " * 12
 
 
@@ -33,13 +30,6 @@ def pipeline(task: str, folder: Path, **options: Any) -> Any:
     return load(task, str(folder), device="cpu", **options)
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Load]:
-    """The engine of an artifact, loaded once a module."""
-    with ExitStack() as stack:
-        yield cache(lambda artifact: stack.enter_context(Engine.load(artifact)))
-
-
 def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
     assert [{**entity, "score": None} for entity in found] == [{**entity, "score": None} for entity in expected]
     for one, other in zip(found, expected, strict=True):
@@ -48,7 +38,7 @@ def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("aggregation", ["none", "simple", "first", "average", "max"])
 def test_entities_are_those_of_the_pipeline(
-    client: Client, engine: Load, token_classifier: TaskArtifact, aggregation: Aggregation
+    client: Client, engine_of: EngineOf, token_classifier: TaskArtifact, aggregation: Aggregation
 ) -> None:
     asked, original = client(token_classifier.artifact), pipeline("token-classification", token_classifier.folder)
     expected = [original(text, aggregation_strategy=aggregation, ignore_labels=["B-LOC"]) for text in TEXTS]
@@ -56,7 +46,7 @@ def test_entities_are_those_of_the_pipeline(
     found = post(asked, "/predict", inputs=TEXTS, level="tokens", aggregation=aggregation, ignore_labels=["B-LOC"])
     parameters = {"aggregation_strategy": aggregation, "ignore_labels": ["B-LOC"]}
     theirs = post(asked, "/", inputs=TEXTS[0], parameters=parameters)
-    own = engine(token_classifier.artifact).entities(TEXTS, aggregation=aggregation, ignore_labels=["B-LOC"])
+    own = engine_of(token_classifier.artifact).entities(TEXTS, aggregation=aggregation, ignore_labels=["B-LOC"])
     for one, other in zip([*found, theirs, *own], [*expected, expected[0], *expected], strict=True):
         same(one, other)
 
@@ -97,7 +87,7 @@ def test_scores_and_attention_of_tokens(client: Client, token_classifier: TaskAr
 
 
 def test_a_words_label_is_explained_by_the_texts_tokens(
-    client: Client, engine: Load, token_classifier: TaskArtifact
+    client: Client, engine_of: EngineOf, token_classifier: TaskArtifact
 ) -> None:
     asked, text, at = client(token_classifier.artifact), TEXTS[0], TEXTS[0].index("sat") + 1
     (scores,) = post(asked, "/encode", inputs=text)["scores"]
@@ -107,7 +97,7 @@ def test_a_words_label_is_explained_by_the_texts_tokens(
     logits = np.array(answer["logits"])
     np.testing.assert_allclose(np.exp(logits) / np.exp(logits).sum(), scores[answer["token"]], atol=1e-5)
     np.testing.assert_allclose(np.sum(answer["contributions"], axis=1), logits, atol=1e-5)
-    explained = engine(token_classifier.artifact).explain_score(text, at=at)
+    explained = engine_of(token_classifier.artifact).explain_score(text, at=at)
     assert explained.token == answer["token"]
     np.testing.assert_allclose(explained.contributions, answer["contributions"], atol=1e-5)
 
@@ -118,9 +108,12 @@ LABELS = ["cats", "the weather, or not", "wider"]
 
 @pytest.mark.parametrize(("labels", "multi_label"), [(LABELS, False), (LABELS, True), (LABELS[:1], False)])
 def test_labels_are_ranked_as_by_the_pipeline(
-    client: Client, engine: Load, classifier: TaskArtifact, labels: list[str], *, multi_label: bool
+    client: Client, engine_of: EngineOf, classifier: TaskArtifact, labels: list[str], *, multi_label: bool
 ) -> None:
-    zero_shot, original = engine(classifier.artifact).zero_shot, pipeline("zero-shot-classification", classifier.folder)
+    zero_shot, original = (
+        engine_of(classifier.artifact).zero_shot,
+        pipeline("zero-shot-classification", classifier.folder),
+    )
     options: Any = {"hypothesis_template": "on the {} mats.", "multi_label": multi_label}
     answer = post(client(classifier.artifact), "/zero-shot", inputs=JUDGED, candidate_labels=labels, **options)
     from_python = zero_shot(iter(JUDGED), labels, **options)
@@ -175,9 +168,9 @@ def test_every_text_has_every_label_and_that_is_bounded(
 
 
 def test_predict_takes_texts_and_pairs_and_classify_texts(
-    client: Client, engine: Load, classifier: TaskArtifact
+    client: Client, engine_of: EngineOf, classifier: TaskArtifact
 ) -> None:
-    asked, classify = client(classifier.artifact), engine(classifier.artifact).classify
+    asked, classify = client(classifier.artifact), engine_of(classifier.artifact).classify
     original = pipeline("text-classification", classifier.folder, top_k=None)
     one, pair = post(asked, "/predict", inputs="the cat"), post(asked, "/predict", inputs=["the cat", "a dog"])
     own = classify("the cat") + classify(pairs=[("the cat", "a dog")])

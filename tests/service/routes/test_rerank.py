@@ -7,7 +7,7 @@ import pytest
 
 from service.operations import score
 from service.tokenization.rows import RowTemplate
-from tests.service.conftest import Serve
+from tests.service.conftest import EngineOf, Serve
 from tests.service.process import read_sample
 from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import TaskArtifact
@@ -164,6 +164,22 @@ def test_large_attention_of_pairs_is_compressed(client: Client, reranker: TaskAr
     response = client(reranker.artifact).post("/rerank", json=body, headers={"accept-encoding": "gzip"})
     assert response.headers["content-encoding"] == "gzip"
     assert len(response.json()) == 40
+
+
+def test_python_orders_as_http_does(engine_of: EngineOf, reranker: TaskArtifact, expected: Any) -> None:
+    engine, order = engine_of(reranker.artifact), np.argsort(-expected).tolist()
+    found = engine.rerank(QUERY, iter(DOCUMENTS), attention={"layers": "last"})
+    assert [(one.index, one.document) for one in found] == [(place, DOCUMENTS[place]) for place in order]
+    np.testing.assert_allclose([one.score for one in found], expected[order], atol=TOLERANCE)
+    assert found[0].attention is not None
+    assert found[0].attention["query_to_document_mass"][0].shape == (4,)
+    assert [one.index for one in engine.rerank(QUERY, DOCUMENTS, top_n=2)] == order[:2]
+    assert engine.rerank(QUERY, []) == []
+    raw = engine.score(QUERY, DOCUMENTS, raw_scores=True)
+    for scores in (engine.score([QUERY] * len(DOCUMENTS), DOCUMENTS), 1 / (1 + np.exp(-raw))):
+        np.testing.assert_allclose(scores, expected, atol=TOLERANCE)
+    cut = engine.rerank(QUERY, DOCUMENTS, max_tokens_per_doc=1, attention={"layers": "last"})
+    assert {one.attention["segments"].count(1) for one in cut if one.attention is not None} == {1}
 
 
 @pytest.mark.parametrize(
