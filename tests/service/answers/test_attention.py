@@ -19,24 +19,7 @@ OFFSETS = [[0, 0], [0, 3], [4, 7], [7, 8], [9, 12], [0, 0]]
 IDS = [CLS, *(WORD_IDS[word] for word in TOKENS[1:-1]), SEP]
 SPECIAL = [True, False, False, False, False, True]
 WORDS = [None, 0, 1, 1, 2, None]
-MAPS = [attention_weights(np.array(IDS), layer) for layer in range(len(NUM_HEADS))]
-
-OPTIONS: list[dict[str, Any]] = [
-    {"layers": "all"},
-    {"layers": [1, 0], "heads": [1]},
-    {"layers": [1, 0], "reduce": "mean"},
-    {"layers": "all", "reduce": "mean", "queries": "cls"},
-    {"layers": [0], "heads": [1, 0], "reduce": "max"},
-    {"reduce": "rollout"},
-    {"reduce": "rollout", "queries": "cls", "exclude_special": True, "renormalise": True},
-    {"layers": [0], "exclude_special": True},
-    {"layers": [0, 1], "exclude_special": True, "renormalise": True, "reduce": "mean"},
-    {"layers": [1], "exclude_special": True, "renormalise": True, "queries": "cls"},
-    {"layers": "all", "level": "word"},
-    {"layers": [1], "level": "word", "reduce": "max", "exclude_special": True},
-    {"reduce": "rollout", "level": "word"},
-    {"layers": [0], "level": "word", "queries": "cls"},
-]
+MAPS: list[Any] = [attention_weights(np.array(IDS), layer) for layer in range(len(NUM_HEADS))]
 
 
 def attention_of(shared: Served, inputs: Any = TEXT, **options: Any) -> dict[str, Any]:
@@ -47,29 +30,26 @@ def attention_of(shared: Served, inputs: Any = TEXT, **options: Any) -> dict[str
     return entry
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_weights_equal_their_definition(shared: Served, options: dict[str, Any]) -> None:
-    answer = shared.encode({"inputs": TEXT, "attention": options}).json()
-    assert answer["embeddings"] == shared.encode({"inputs": TEXT}).json()["embeddings"], "whatever is asked for"
-    found = answer["attention"][0]["weights"]
-    expected = transformed(MAPS, options, special=SPECIAL, word_ids=WORDS)
-    assert len(found) == len(expected)
-    for maps, wanted in zip(found, expected, strict=True):
-        np.testing.assert_allclose(np.array(maps).reshape(wanted.shape), wanted, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
+@pytest.mark.parametrize("form", ["weights", "norms"])
+@pytest.mark.parametrize(  # `tests/service/requests/test_attention.py` goes through all of them, on maps that it draws
     "options",
-    [options for options in OPTIONS if options.get("reduce") != "rollout" and not options.get("renormalise")],
+    [
+        {"layers": "all", "heads": "all"},
+        {"layers": [1, 0], "heads": [1], "queries": "cls"},
+        {"layers": [1], "level": "word", "reduce": "max", "exclude_special": True},
+    ],
     ids=str,
 )
-def test_norms_are_weights_times_the_norms_of_values(shared: Served, options: dict[str, Any]) -> None:
-    weighted = [maps * value_norms(np.array(IDS), layer)[:, None].astype(np.float64) for layer, maps in enumerate(MAPS)]
-    entry = attention_of(shared, **options, form="norms")
-    assert (entry["form"], shared.backend.batches[-1].wants_norms) == ("norms", True)
-    expected = transformed(weighted, options, special=SPECIAL, word_ids=WORDS)
-    for maps, wanted in zip(entry["weights"], expected, strict=True):
-        np.testing.assert_allclose(np.array(maps).reshape(wanted.shape), wanted, rtol=0, atol=2e-6)
+def test_maps_equal_their_definition(shared: Served, form: str, options: dict[str, Any]) -> None:
+    maps, atol, is_norms = MAPS, 1e-6, form == "norms"
+    if is_norms:
+        norms = [value_norms(np.array(IDS), layer)[:, None].astype(np.float64) for layer in range(len(MAPS))]
+        maps, atol = [weights * of_values for weights, of_values in zip(MAPS, norms, strict=True)], 2e-6
+    entry = attention_of(shared, **options, form=form)
+    expected = transformed(maps, options, special=SPECIAL, word_ids=WORDS)
+    assert (entry.get("form") == "norms", shared.backend.batches[-1].wants_norms) == (is_norms, is_norms)
+    for found, wanted in zip(entry["weights"], expected, strict=True):
+        np.testing.assert_allclose(np.array(found).reshape(wanted.shape), wanted, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize(
@@ -184,15 +164,6 @@ def test_layers_that_differ_in_heads_are_tensors_of_their_own(shared: Served) ->
         for name, shape in shapes.items()
     }
     assert tensors["attention.0.0.indices"].dtype == np.int32
-
-
-def test_vectors_of_tokens_and_statistics_in_safetensors(shared: Served) -> None:
-    body = {"inputs": [TEXT, "dog"], "output": "tokens", "attention": {"layers": [0], "form": "stats"}}
-    tensors, rest = read_tensors(shared.encode(body, accept=SAFETENSORS).content)
-    plain = shared.encode(body).json()
-    assert set(tensors) == {"embeddings.0", "embeddings.1"}
-    np.testing.assert_array_equal(tensors["embeddings.1"], np.array(plain["embeddings"][1], np.float32))
-    assert rest["attention"] == plain["attention"]
 
 
 @pytest.mark.parametrize(

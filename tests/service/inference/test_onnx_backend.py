@@ -3,7 +3,6 @@ import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -184,14 +183,6 @@ def test_warms_up_with_the_longest_text_that_fits_any_memory_and_with_attention(
     monkeypatch.setattr(feeds, "_LONGEST_WARM_UP", 20)
     spied.warm_up()
     assert max(asked(session)[2]) == 20
-
-
-def test_threads_run_side_by_side(embedder: TaskArtifact, backend: OnnxBackend) -> None:
-    batches = [make_batch([1 + index % 7, 5], layers=(index % 2,), seed=index) for index in range(64)]
-    with ThreadPoolExecutor(4) as threads:
-        outputs = list(threads.map(backend.run, batches))
-    for batch, output in zip(batches, outputs, strict=True):
-        assert_matches_original(embedder, batch, output)
 
 
 def test_a_bad_token_is_an_exception_and_nothing_is_written(backend: OnnxBackend, capfd: Any) -> None:

@@ -60,15 +60,6 @@ def test_long_text_is_cut_and_says_so(served: Served) -> None:
     np.testing.assert_allclose(answer["embeddings"][0], expected_vector(cut), rtol=1e-5)
 
 
-def test_long_text_is_refused_with_its_length_where_cutting_is_not_allowed(served: Served) -> None:
-    response = served.encode({"inputs": ["cat", "cat " * 40], "truncate": False})
-    assert response.status_code == 413
-    message = "inputs[1]: 42 tokens, the model takes 16; shorten the text or allow truncate"
-    described = {"type": "invalid_request_error", "param": "inputs.1", "code": "too_large"}
-    assert response.json()["error"] == {"message": message, **described}
-    assert not served.backend.batches
-
-
 @pytest.mark.parametrize(("dimensions", "normalize"), [(1, True), (3, True), (3, False), (HIDDEN_SIZE, False)])
 def test_dimensions_are_cut_before_normalising(served: Served, dimensions: int, normalize: bool) -> None:
     body = {"inputs": "the cat", "dimensions": dimensions, "normalize": normalize}

@@ -74,23 +74,14 @@ def test_a_long_text_is_read_in_windows_joined(client: Client, token_classifier:
     assert asked.post("/predict", json={"inputs": LONG, "truncate": False}).status_code == 413
 
 
-def test_scores_and_attention_of_tokens(client: Client, token_classifier: TaskArtifact) -> None:
-    asked, entities = client(token_classifier.artifact), {"aggregation": "first"}
-    answer = post(asked, "/encode", inputs=TEXTS[:2], attention={"layers": "all"}, entities=entities)
-    plain = post(asked, "/encode", inputs=TEXTS[:2])
-    assert plain["labels"] == ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-    for scores, item in zip(plain["scores"], answer["items"], strict=True):
-        assert np.shape(scores) == (item["tokens"], 5)
-        np.testing.assert_allclose(np.sum(scores, axis=1), 1, atol=1e-6)
-    for found, attention in zip(answer["entities"], answer["attention"], strict=True):
-        assert {entity["start"] for entity in found} <= {start for start, _ in attention["offsets"]}
-
-
 def test_a_words_label_is_explained_by_the_texts_tokens(
     client: Client, engine_of: EngineOf, token_classifier: TaskArtifact
 ) -> None:
     asked, text, at = client(token_classifier.artifact), TEXTS[0], TEXTS[0].index("sat") + 1
-    (scores,) = post(asked, "/encode", inputs=text)["scores"]
+    encoded = post(asked, "/encode", inputs=text, attention={"layers": "all"})
+    (scores,), (attention,) = encoded["scores"], encoded["attention"]
+    assert encoded["labels"] == ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    assert np.shape(scores) == (len(attention["tokens"]), 5)
     answer = post(asked, "/explain", a=text, at=at, through="network")
     ExplainedScores.model_validate_json(json.dumps(answer))
     assert answer["text"]["tokens"][answer["token"]] == "sat"

@@ -2,16 +2,20 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.service.fake_engine import CLS, HIDDEN_SIZE, SEP
-from tests.service.routes.conftest import Client
-from tests.task_artifacts import LONGEST, TaskArtifact
+from tests.service.conftest import Serve, Served
+from tests.service.fake_engine import CLS, HIDDEN_SIZE, SEP, write_fake_artifact
+from tests.service.routes.conftest import Client, post
+from tests.task_artifacts import LONGEST
 
 WRONG_TASK = "drawn is served here for classification"
 LONG = "dog " * 40
+NO_TOKENS = "no tokens, and this model's tokenizer adds none; give a text with at least one"
+ENDLESS = "cat " * 40_000
 PAIR = {"source_sentence": "cat", "sentences": ["cat"]}
 Row = tuple[Any, str] | tuple[Any, str, int]  # the change of the body, words of the message, the status if not 422
 # By model and path: a body that is answered, then its changes that are refused, each with its message.
@@ -97,6 +101,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": [2, 5, 3], "attention": {"form": "decomposition", "level": "word"}}, "attention.level: "),
         ({"attention": {"form": "norms", "reduce": "rollout"}}, "attention.reduce: "),
         ({"attention": {"form": "norms", "exclude_special": True, "renormalise": True}}, "attention.renormalise: "),
+        ({"inputs": ["cat", LONG], "truncate": False}, "inputs[1]: 42 tokens, the model takes 16; shorten the", 413),
         ({"inputs": 7}, "inputs: expected a text, a list of texts, a list of token ids or a list of lists of token"),
         ({"inputs": [2, 14]}, "inputs[0]: a token id is out of range, expected 0 to 13"),
         ({"dimensions": 9}, "dimensions: expected 1 to 8, the size of the vectors"),
@@ -125,6 +130,19 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"head_mask": [[-1, 0, 0]]}, "head_mask[0]: layer 2 has no heads"),
         ({"head_mask": [[0, 1, 0], [-3, -1, 0.5]]}, "head_mask[1]: layer 0, head 1 is named twice"),
     ],
+    "bare /encode": [
+        {"inputs": "the cat"},
+        ({"inputs": ""}, f"inputs[0]: {NO_TOKENS}"),
+        ({"inputs": ["the cat", " \n"], "attention": {"level": "word"}}, f"inputs[1]: {NO_TOKENS}"),
+        ({"inputs": ["the cat", "\u200b"], "output": "tokens"}, f"inputs[1]: {NO_TOKENS}"),
+    ],
+    "bare /explain": [{"a": "the cat"}, ({"b": ""}, f"b: {NO_TOKENS}")],
+    "bare /similarity": [
+        {"source": "a dog"},
+        ({"source": "", "targets": ["a dog"]}, f"source: {NO_TOKENS}"),
+        ({"targets": ["a mat", ""]}, f"targets[1]: {NO_TOKENS}"),
+    ],
+    "bare /v1/embeddings": [{}, ({"input": ["", "the cat"]}, f"input[0]: {NO_TOKENS}")],
     "fake /encode 2": [
         {"inputs": "cat", "attention": {"form": "decomposition"}},
         ({"head_mask": [[0, 0, 0.0]]}, "head_mask: "),
@@ -148,6 +166,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
     ],
     "embedder /rerank": [
         {"query": "a", "documents": ["b"]},
+        ({"query": ENDLESS}, "query: 160000 characters", 413),
         ({"matches": True}, "matches: "),
         ({"weights": {"dense": 1}}, "weights: drawn has one output"),
         ({"weights": {"dense": 0}}, "expected a weight above 0"),
@@ -167,12 +186,18 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"query": "a", "documents": ["a"] * 3000}, "documents: 3000 documents, at most 2048", 413),
         ({"query": "a", "documents": ["a"], "top_n": -1}, "top_n: "),
         ({"query": "a", "documents": ["a", 1]}, "documents.1"),
+        ({"query": ENDLESS, "documents": ["a"]}, "query: 160000 characters", 413),
     ],
     "reranker /score": [
         {},
         ({"queries": "a", "documents": "b", "matches": True}, "matches: "),
         ({"queries": ["a", "b"], "documents": ["a", "b", "c"]}, "documents: 2 queries and 3 documents"),
         ({"queries": "a"}, "expected queries and documents"),
+        ({"queries": ["a", "a", ENDLESS], "documents": ["a", "b", "c"]}, "queries[2]: 160000 characters", 413),
+    ],
+    "embedder /score": [
+        {},
+        ({"queries": ["a", "a", ENDLESS], "documents": ["a", "b", "c"]}, "queries[2]: 160000 characters", 413),
     ],
     "expanding_encoder /encode": [
         {},
@@ -249,7 +274,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
     "default_artifact /rerank": [
         {},
         ({"query": "a", "texts": ["b"], "attention": {}}, "reads query and document apart"),
-        ({"query": "a", "texts": ["cat " * 40_000]}, "160000 characters, at most 131072 a text are taken", 413),
+        ({"query": "a", "texts": [ENDLESS]}, "160000 characters, at most 131072 a text are taken", 413),
         ({"query": "cat " * 900, "texts": ["a"], "truncate": False}, "query: 902 tokens, the model takes 256", 413),
     ],
     "fake /similarity": [
@@ -332,6 +357,13 @@ REFUSED: Mapping[str, Sequence[Any]] = {
 CASES = [(*key.split()[:2], body, row) for key, (body, *rows) in REFUSED.items() for row in rows]
 
 
+@pytest.fixture
+def bare(serve: Serve, tmp_path: Path) -> Served:
+    """A model whose tokenizer adds no tokens."""
+    made: Served = serve("--model", str(write_fake_artifact(tmp_path / "bare", special_tokens=False)))
+    return made
+
+
 @pytest.mark.parametrize(
     ("model", "path", "body", "row"), CASES, ids=[f"{model} {path} {row[1]}" for model, path, _, row in CASES]
 )
@@ -339,9 +371,10 @@ def test_a_mistake_is_refused_by_name(
     request: pytest.FixtureRequest, client: Client, model: str, path: str, body: dict[str, Any], row: Row
 ) -> None:
     made: Any = request.getfixturevalue("served" if model == "fake" else model)
-    asked = made.client if model == "fake" else client(made.artifact if isinstance(made, TaskArtifact) else made)
+    asked = made.client if isinstance(made, Served) else client(getattr(made, "artifact", made))
     change, words, *status = row
     response = asked.post(path, json=change if isinstance(change, list) else {**body, **change})
+    assert not isinstance(made, Served) or not made.backend.batches, "nothing runs"
     assert response.status_code == (status[0] if status else 422), response.text
     answer = response.json()
     error = answer.get("error", answer.get("message"))
@@ -350,3 +383,8 @@ def test_a_mistake_is_refused_by_name(
     if field := re.match(r"([\w.\[\]]+): ", words):
         assert message.startswith(words)
         assert isinstance(error, str) or error["param"] == re.sub(r"\[(\d+)\]", r".\1", field[1])
+
+
+def test_a_prompt_is_text_enough_and_tokenize_shows_that_there_is_none(bare: Served) -> None:
+    assert bare.encode({"inputs": "", "prompt": "the "}).json()["usage"] == {"tokens": 1}
+    assert post(bare.client, "/tokenize", inputs="")["items"][0]["tokens"] == []

@@ -61,9 +61,9 @@ def test_vectors_of_length_1_are_compared_as_they_are_answered(serve: Serve, tmp
     answer = served.client.post("/similarity", json={"source": "the cat sat", "targets": TARGETS}).json()
     np.testing.assert_allclose(answer["similarities"], vectors[1:] @ vectors[0], atol=1e-6)
     ranked = served.client.post("/rerank", json={"query": "the cat sat", "texts": TARGETS}).json()
-    assert {entry["index"]: entry["score"] for entry in ranked} == pytest.approx(
-        dict(enumerate(vectors[1:] @ vectors[0])), abs=1e-6
-    )
+    scores = dict(enumerate(vectors[1:] @ vectors[0]))
+    assert {entry["index"]: entry["score"] for entry in ranked} == pytest.approx(scores, abs=1e-6)
+    assert served.metric("polyhead_stage_duration_seconds_count", stage="tokenize") == 3, "a stage of its own"
 
 
 def test_a_model_made_for_dot_products_is_compared_by_them(serve: Serve, tmp_path: Path) -> None:
