@@ -74,6 +74,27 @@ def read_tensors(content: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     return load(content), json.loads(header["__metadata__"]["answer"])
 
 
+def bodies(text: str) -> dict[str, dict[str, Any]]:
+    """What each route that an embedder answers takes of a text, with `model` beside it or not."""
+    return {
+        "/encode": {"inputs": text},
+        "/embed": {"inputs": text},
+        "/embed_all": {"inputs": text},
+        "/": {"inputs": text},
+        "/v1/embeddings": {"input": text},
+        "/embeddings": {"input": text},
+        "/v2/embed": {"texts": [text]},
+        "/similarity": {"source": text, "targets": [text]},
+        "/explain": {"a": text, "b": text},
+        "/tokenize": {"inputs": text},
+        "/rerank": {"query": text, "texts": [text]},
+        "/v1/rerank": {"query": text, "documents": [text]},
+        "/v2/rerank": {"query": text, "documents": [text]},
+        "/score": {"queries": text, "documents": text},
+        "/zero-shot": {"inputs": text, "candidate_labels": ["cat", "dog"]},
+    }
+
+
 @pytest.fixture(scope="session")
 def fake_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_fake_artifact(tmp_path_factory.mktemp("fake-artifact"))

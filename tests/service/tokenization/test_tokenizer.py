@@ -30,7 +30,7 @@ from service.tokenization.tokenizer import (
     TEXTS_AT_ONCE,
     Tokenizer,
 )
-from tests.service.conftest import Served
+from tests.service.conftest import Served, bodies
 from tests.service.fake_backend import PATIENCE
 from tests.service.fake_engine import MAX_LENGTH, make_tokenizer
 from tests.texts import varied_texts
@@ -186,22 +186,11 @@ def test_texts_come_to_the_library_in_calls_of_few_milliseconds(monkeypatch: pyt
     assert [len(call.args[0]) for call in encode.call_args_list] == [TEXTS_AT_ONCE] * 3 + [1]
 
 
-TEXT = "the cat " * 1000
-BODIES: dict[str, Any] = {
-    "/encode": {"inputs": TEXT},
-    "/tokenize": {"inputs": TEXT},
-    "/explain": {"a": TEXT, "b": "a dog"},
-    "/similarity": {"source": TEXT, "targets": ["a dog"]},
-    "/v1/embeddings": {"input": TEXT, "model": "tests/fake"},
-    "/embed": {"inputs": TEXT},
-}
-
-
 def test_routes_refuse_long_texts_while_the_queue_is_full(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = served.engine.tokenizer._queue
     monkeypatch.setattr(queue, "_refusal", lambda *_: Overloaded("the expected wait is 9 s", retry_after=9.0))
     assert served.engine.tokenizer.early_refusal(INLINE_CHARACTERS) is None, "it would not wait"
-    for path, body in BODIES.items():
+    for path, body in bodies("the cat " * 1000).items():
         response = served.client.post(path, json=body)
         assert (response.status_code, response.headers["retry-after"]) == (429, "9"), path
         assert served.metric("polyhead_tokenizer_queue_characters") == 0, path
