@@ -1,7 +1,7 @@
 """Vectors in fewer bits and vectors of tokens, as an index wants them: as sentence-transformers makes them."""
 
 import base64
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -90,23 +90,26 @@ def test_every_form_counts_in_the_size_of_an_answer(serve: Serve) -> None:
 TOLERANCE = 1e-5
 
 
-@pytest.fixture(scope="module")
-def original(expanding_encoder: TaskArtifact) -> Any:
+@cache
+def original(folder: Path) -> Any:
     from sentence_transformers import MultiVectorEncoder  # noqa: PLC0415 - seconds to import
 
-    return MultiVectorEncoder(str(expanding_encoder.folder))
+    return MultiVectorEncoder(str(folder))
 
 
+@pytest.mark.parametrize("model", ["multi_vector_encoder", "expanding_encoder"])
 @pytest.mark.parametrize("role", ["query", "document"])
 def test_a_role_s_vectors_have_their_tokens_and_are_jina_s_too(
-    client: Client, expanding_encoder: TaskArtifact, original: Any, role: str
+    client: Client, request: pytest.FixtureRequest, model: str, role: str
 ) -> None:
-    asked, expected = client(expanding_encoder.artifact), getattr(original, f"encode_{role}")(TEXTS)
+    made: TaskArtifact = request.getfixturevalue(model)
+    asked, encoder = client(made.artifact), original(made.folder)
+    expected = getattr(encoder, f"encode_{role}")(TEXTS)
     answer = post(asked, "/encode", inputs=TEXTS, role=role, return_tokens=True)
     for text, found, tokens, wanted in zip(TEXTS, answer["embeddings"], answer["tokens"], expected, strict=True):
         np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
         assert len(tokens["input_ids"]) == len(tokens["offsets"]) == len(found)
-        named = original.tokenizer.convert_ids_to_tokens(tokens["input_ids"])
+        named = encoder.tokenizer.convert_ids_to_tokens(tokens["input_ids"])
         for name, (start, end) in zip(named, tokens["offsets"], strict=True):
             assert text[start:end].lower() in (name.removeprefix("##"), "")
         assert role == "query" or not {".", "[MASK]"} & {*named}
@@ -138,12 +141,13 @@ def test_safetensors_hold_few_bits_and_tokens(client: Client, expanding_encoder:
             np.testing.assert_array_equal(whole[f"tokens.{index}.{name}"], entry[name])
 
 
-def test_pooled_documents_are_the_original_s(client: Client, expanding_encoder: TaskArtifact, original: Any) -> None:
+def test_pooled_documents_are_the_original_s(client: Client, expanding_encoder: TaskArtifact) -> None:
     from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling  # noqa: PLC0415 - seconds
 
     asked = client(expanding_encoder.artifact)
     answer = post(asked, "/encode", inputs=TEXTS, role="document", pool_factor=2, return_tokens=True)
-    expected = original.encode_document(TEXTS, token_pooling=HierarchicalTokenPooling(2))
+    encode = original(expanding_encoder.folder).encode_document
+    expected = encode(TEXTS, token_pooling=HierarchicalTokenPooling(2))
     for found, tokens, wanted in zip(answer["embeddings"], answer["tokens"], expected, strict=True):
         gaps = np.abs(np.array(found)[:, np.newaxis] - np.asarray(wanted)[np.newaxis]).max(axis=2)
         assert gaps.shape[0] == gaps.shape[1]

@@ -4,7 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
+from model.artifact import TOKENIZER
 from service.operations import score
 from service.tokenization.rows import RowTemplate
 from tests.service.conftest import EngineOf
@@ -183,42 +185,22 @@ ASKED = "the cat sat"
 READ = ["a dog", "The cat, sat on the mat. " * 8, "...", "don't they?"]
 
 
-def reference(original: Any, query: str, document: str) -> list[tuple[tuple[int, int], str, tuple[int, int], float]]:
-    """Offsets of each token of the query, the document's token with its offsets, and their product."""
-    vectors = np.asarray(original.encode_query([query])[0]), np.asarray(original.encode_document([document])[0])
-    asked = read(original, original.prompts["query"], query, len(vectors[0]), skipped="")
-    found = read(original, original.prompts["document"], document, len(vectors[1]), skipped=".")
-    products = vectors[0] @ vectors[1].T
-    return [(asked[row][1], *found[col], products[row, col]) for row, col in enumerate(products.argmax(axis=1))]
-
-
-def read(
-    original: Any, prompt: str | None, text: str, count: int, *, skipped: str
-) -> list[tuple[str, tuple[int, int]]]:
-    """Each token that counts, with its place in the text: cut to a number, or with the mask behind them."""
-    prompt = prompt or ""
-    encoding = original.tokenizer(prompt + text, return_offsets_mapping=True)
-    names = original.tokenizer.convert_ids_to_tokens(encoding["input_ids"])
-    spans = [(max(0, start - len(prompt)), max(0, end - len(prompt))) for start, end in encoding["offset_mapping"]]
-    kept = [(name, span) for name, span in zip(names, spans, strict=True) if name != skipped]
-    if len(kept) > count:
-        return [*kept[: count - 1], kept[-1]]
-    return kept + [("[MASK]", (0, 0))] * (count - len(kept))
-
-
 @pytest.mark.parametrize("model", ["multi_vector_encoder", "expanding_encoder"])
 def test_matches_are_the_products_of_the_score(client: Client, request: pytest.FixtureRequest, model: str) -> None:
-    from sentence_transformers import MultiVectorEncoder  # noqa: PLC0415 - seconds to import
-
+    """Of vectors and tokens that `test_encode_formats.py` compares with the original's."""
     served: TaskArtifact = request.getfixturevalue(model)
-    asked, original = client(served.artifact), MultiVectorEncoder(str(served.folder))
+    asked, name = client(served.artifact), Tokenizer.from_file(str(served.artifact / TOKENIZER)).id_to_token
     answer = post(asked, "/score", queries=ASKED, documents=READ, matches=True)
-    for document, entry in zip(READ, answer["data"], strict=True):
-        assert sum(match["similarity"] for match in entry["matches"]) == pytest.approx(entry["score"], abs=1e-4)
-        for match, wanted in zip(entry["matches"], reference(original, ASKED, document), strict=True):
-            found = tuple(match["query_offsets"]), match["token"], tuple(match["offsets"])
-            assert found == wanted[:3], document
-            assert match["similarity"] == pytest.approx(wanted[3], abs=TOLERANCE)
+    query = post(asked, "/encode", inputs=[ASKED], role="query", return_tokens=True)
+    documents = post(asked, "/encode", inputs=READ, role="document", return_tokens=True)
+    for vectors, tokens, entry in zip(documents["embeddings"], documents["tokens"], answer["data"], strict=True):
+        products = np.array(query["embeddings"][0]) @ np.array(vectors).T
+        assert entry["score"] == pytest.approx(products.max(axis=1).sum(), abs=1e-4)
+        for match, offsets, row in zip(entry["matches"], query["tokens"][0]["offsets"], products, strict=True):
+            best = row.argmax()
+            found = match["query_offsets"], match["token"], match["offsets"]
+            assert found == (offsets, name(tokens["input_ids"][best]), tokens["offsets"][best])
+            assert match["similarity"] == pytest.approx(row[best], abs=TOLERANCE)
     plain = post(asked, "/score", queries=ASKED, documents=READ)
     assert [entry["score"] for entry in plain["data"]] == [entry["score"] for entry in answer["data"]]
     assert "matches" not in plain["data"][0]

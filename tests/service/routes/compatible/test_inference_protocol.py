@@ -183,12 +183,3 @@ def test_other_models_are_not_found(served: Served, name: str) -> None:
     for response in (*found, served.client.post(f"/v2/models/{name}/infer", json=tensor(["cat"]))):
         assert response.status_code == 404
         assert response.json() == {"error": f"no such model; {MODEL_NAME} is served here"}
-
-
-def test_nothing_is_answered_before_a_model_is_loaded(serve: Serve) -> None:
-    served = serve(ready=False)
-    assert served.client.get("/v2/health/live").status_code == 200
-    for response in (served.client.get("/v2/health/ready"), served.client.post(f"{MODEL}/infer", json=tensor(["cat"]))):
-        assert response.status_code == 503
-        assert response.headers["retry-after"] == "1"
-        assert set(response.json()) == {"error"}
