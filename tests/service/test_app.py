@@ -1,4 +1,4 @@
-"""x"""
+"""The app as a whole: its document, its probes, its other routes, what one declaration adds, and what it loads."""
 
 import errno
 import json

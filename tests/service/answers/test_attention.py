@@ -1,4 +1,4 @@
-"""What `attention` may ask for, on maps that are drawn and over HTTP: shapes, labels, limits to the byte, head masks."""
+"""What `attention` may ask for, on drawn maps and over HTTP: shapes, labels, limits to the byte, and head masks."""
 
 import base64
 import threading

@@ -7,15 +7,22 @@ from typing import Any
 
 import pytest
 
-from tests.service.conftest import Serve, Served
+from tests.service.conftest import Serve, Served, bodies
 from tests.service.fake_engine import CLS, HIDDEN_SIZE, SEP, write_fake_artifact
+from tests.service.routes.compatible.test_inference_protocol import tensor
 from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import LONGEST
 
+OF_VECTORS = ("/v1/embeddings", "/embed", "/embeddings", "/similarity", "/v2/embed")
 WRONG_TASK = "drawn is served here for classification"
 LONG = "dog " * 40
 NO_TOKENS = "no tokens, and this model's tokenizer adds none; give a text with at least one"
 ENDLESS = "cat " * 40_000
+FOREIGN_IDS = (
+    f"these token ids are not this model's: its own begin with {CLS} and end with {SEP} (POST /tokenize makes them). "
+    "Send texts; in LangChain set check_embedding_ctx_length=False"
+)
+UNCUT = {"parameters": {"truncate": False}}
 PAIR = {"source_sentence": "cat", "sentences": ["cat"]}
 Row = tuple[Any, str] | tuple[Any, str, int]  # the change of the body, words of the message, the status if not 422
 # By model and path: a body that is answered, then its changes that are refused, each with its message.
@@ -113,10 +120,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"dimension": 3}, "dimension: no such field (did you mean dimensions?)"),
         ({"input": "cat"}, "input: no such field (did you mean inputs?)"),
         ({"texts": ["cat"]}, "texts: no such field (did you mean inputs?)"),
-        (
-            {"attention": {"exclude_special": True, "renormalize": True}},
-            "attention.renormalize: no such field (did you",
-        ),
+        ({"attention": {"renormalize": True}}, "attention.renormalize: no such field (did you mean renormalise?)"),
         ({"head_mask": "0.1"}, "head_mask: Input should be a valid array"),
         ({"head_mask": [[0, 0, 0], [0, 1]]}, "head_mask.1.2: Field required"),
         ({"head_mask": [[True, 0, 0]]}, "head_mask.0.0: Input should be a valid integer"),
@@ -260,16 +264,9 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"input_type": "qeury"}, "input_type: Input should be"),
     ],
     "reranker /classify": [{}, ({"input": []}, "input")],
-    "reranker /v1/embeddings": [{}, ({"input": "a", "model": "drawn"}, WRONG_TASK, 404)],
-    "reranker /embed": [{}, ({"inputs": "a"}, WRONG_TASK, 404)],
-    "reranker /embeddings": [{}, ({"input": "a", "model": "drawn"}, WRONG_TASK, 404)],
-    "reranker /similarity": [{}, ({"source": "a", "targets": ["b"]}, WRONG_TASK, 404)],
-    "reranker /v2/embed": [{}, ({"texts": ["a"]}, WRONG_TASK, 404)],
     "reranker /embed_sparse": [{}, ({"inputs": "a"}, WRONG_TASK, 404)],
-    "reranker /v2/models/drawn/infer": [
-        {},
-        ({"inputs": [{"name": "t", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}, WRONG_TASK, 404),
-    ],
+    "reranker /v2/models/drawn/infer": [{}, (tensor(["a"]), WRONG_TASK, 404)],
+    **{f"reranker {path}": [bodies("a")[path], ({}, WRONG_TASK, 404)] for path in OF_VECTORS},
     "classifier /rerank": [{}, ({"query": "a", "texts": ["b"]}, "is a classifier with 3 labels", 404)],
     "default_artifact /rerank": [
         {},
@@ -292,16 +289,8 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"source": LONG, "targets": ["cat"], "truncate": False}, "source: ", 413),
         ({"source": "cat", "targets": ["cat", LONG], "truncate": False}, "targets[1]: ", 413),
         ({"source": "cat", "targets": ["cat"] * 3000}, "source and targets: ", 413),
-        (
-            {"inputs": {"source_sentence": "cat", "sentences": [LONG]}, "parameters": {"truncate": False}},
-            "inputs.sentences[0]: ",
-            413,
-        ),
-        (
-            {"inputs": {"source_sentence": LONG, "sentences": ["cat"]}, "parameters": {"truncate": False}},
-            "inputs.source_sentence: ",
-            413,
-        ),
+        ({"inputs": {**PAIR, "sentences": [LONG]}, **UNCUT}, "inputs.sentences[0]: ", 413),
+        ({"inputs": {**PAIR, "source_sentence": LONG}, **UNCUT}, "inputs.source_sentence: ", 413),
     ],
     "classifier /zero-shot": [
         {"inputs": "the cat", "candidate_labels": ["a", "b"]},
@@ -333,6 +322,11 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"input": ["cat", 1]}, "input: "),
         ({"input": None}, "input: "),
         ({}, "input: "),
+        ({"input": [791, 8415]}, f"input[0]: {FOREIGN_IDS}"),
+        ({"input": [5]}, f"input[0]: {FOREIGN_IDS}"),
+        ({"input": [CLS, 5]}, f"input[0]: {FOREIGN_IDS}"),
+        ({"input": [5, SEP]}, f"input[0]: {FOREIGN_IDS}"),
+        ({"input": [[CLS, 5, SEP], [4, 5]]}, f"input[1]: {FOREIGN_IDS}"),
         ({"input": "cat", "encoding_format": "float16"}, "encoding_format: "),
         ({"input": "cat", "dimensions": 1000}, "dimensions: "),
         ({"input": "cat", "dimenions": 1}, "dimenions: no such field (did you mean dimensions?)"),
@@ -344,6 +338,19 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({}, "inputs: Field required"),
         ({"inputs": "cat", "truncation_direction": "Up"}, "truncation_direction: Input should be 'Right', "),
         ({"inputs": LONG, "truncate": False, "truncation_direction": "Left"}, "inputs[0]: ", 413),
+    ],
+    "fake /v2/models/tests/fake/infer": [
+        tensor(["cat"]),
+        (tensor(["cat"], shape=[2]), "inputs.0.shape: expected [1]"),
+        (tensor(["cat", "dog"], shape=[1, 2]), "inputs.0.shape: expected [2]"),
+        (tensor(["cat"], datatype="FP32"), "inputs.0.datatype: Input should be 'BYTES'"),
+        (tensor([7]), "inputs.0.data: expected texts"),
+        (tensor([[["cat"]]], shape=[1, 1]), "inputs.0.data: expected texts"),
+        (tensor(["cat"], data=None), "inputs.0.data: expected texts, here or behind the JSON"),
+        (tensor([], shape=[0]), "inputs.0.data: the list is empty"),
+        ({"inputs": []}, "inputs: List should have at least 1 item"),
+        ({"outputs": [{"name": "other"}]}, "outputs.0.name: Input should be 'embeddings'"),
+        ({**tensor([LONG]), "parameters": {"truncate": False}}, "inputs.0.data[0]: 42 tokens", 413),
     ],
     "classifier /": [
         {},
@@ -380,6 +387,7 @@ def test_a_mistake_is_refused_by_name(
     error = answer.get("error", answer.get("message"))
     message = error if isinstance(error, str) else error["message"]
     assert words in message
+    assert "/v2/models" not in path or answer.keys() == {"error"}
     if field := re.match(r"([\w.\[\]]+): ", words):
         assert message.startswith(words)
         assert isinstance(error, str) or error["param"] == re.sub(r"\[(\d+)\]", r".\1", field[1])

@@ -82,28 +82,6 @@ def test_parameters_are_those_of_encode(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (tensor(["cat"], shape=[2]), "inputs.0.shape: expected [1]"),
-        (tensor(["cat", "dog"], shape=[1, 2]), "inputs.0.shape: expected [2]"),
-        (tensor(["cat"], datatype="FP32"), "inputs.0.datatype: Input should be 'BYTES'"),
-        (tensor([7]), "inputs.0.data: expected texts"),
-        (tensor([[["cat"]]], shape=[1, 1]), "inputs.0.data: expected texts"),
-        (tensor(["cat"], data=None), "inputs.0.data: expected texts, here or behind the JSON"),
-        (tensor([], shape=[0]), "inputs.0.data: the list is empty"),
-        ({"inputs": []}, "inputs: List should have at least 1 item"),
-        ({**tensor(["cat"]), "outputs": [{"name": "other"}]}, "outputs.0.name: Input should be 'embeddings'"),
-        ({**tensor(["cat " * 40]), "parameters": {"truncate": False}}, "inputs.0.data[0]: 42 tokens"),
-    ],
-)
-def test_refusals_have_the_protocols_shape(served: Served, body: Any, message: str) -> None:
-    response = served.client.post(f"{MODEL}/infer", json=body)
-    assert response.status_code in (413, 422)
-    assert set(response.json()) == {"error"}
-    assert response.json()["error"].startswith(message)
-
-
-@pytest.mark.parametrize(
     ("data", "changes", "status"),
     [
         (packed(TEXTS), {"length": "999999"}, 400),

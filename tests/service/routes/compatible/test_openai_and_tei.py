@@ -43,16 +43,6 @@ def test_answer_is_openais_with_the_vectors_of_encode(served: Served, path: str,
     assert "x-truncated-inputs" not in response.headers
 
 
-@pytest.mark.parametrize("ids", [[791, 8415], [5], [CLS, 5], [5, SEP], [[CLS, 5, SEP], [4, 5]]])
-def test_token_ids_of_another_tokenizer_are_refused(served: Served, ids: Any) -> None:
-    response = served.client.post("/v1/embeddings", json={"input": ids})
-    assert response.status_code == 422
-    error = response.json()["error"]
-    assert error["param"] == ("input.1" if ids[0] == [CLS, 5, SEP] else "input.0")
-    assert f"its own begin with {CLS} and end with {SEP}" in error["message"]
-    assert "check_embedding_ctx_length=False" in error["message"]
-
-
 @pytest.mark.parametrize(
     ("path", "fields", "cut"),
     [
