@@ -76,17 +76,14 @@ def test_at_a_limit_and_beyond(
     assert len(served.backend.batches) == runs
 
 
+ROLLOUTS = "attention: {} bytes of weights would be computed, at most {} are allowed; a rollout needs every layer: send"
+
+
 @pytest.mark.parametrize(
     ("path", "body", "texts", "message"),
     [
         ("/explain", {"a": "cat", "b": "dog"}, 2, "{} bytes of attention weights would be computed"),
-        (
-            "/encode",
-            CAT | {"attention": {"layers": [0], "reduce": "rollout"}},
-            1,
-            "attention: {} bytes of weights would be computed, at most {} are allowed; a rollout needs every layer: "
-            "send fewer or shorter inputs",
-        ),
+        ("/encode", CAT | {"attention": ROLLOUT}, 1, f"{ROLLOUTS} fewer or shorter inputs"),
     ],
 )
 def test_every_head_that_is_computed_counts(serve: Serve, path: str, body: Body, texts: int, message: str) -> None:
@@ -96,8 +93,8 @@ def test_every_head_that_is_computed_counts(serve: Serve, path: str, body: Body,
     assert refused.status_code == 413
     assert refused.json()["error"]["message"].startswith(message.format(computed, computed - 1))
     assert not served.backend.batches
-    served = serve("--max-attention-work-bytes", str(computed))
-    assert served.client.post(path, json=body).status_code == 200
+    taken = serve("--max-attention-work-bytes", str(computed)).client.post(path, json=body)
+    assert taken.status_code == 200
 
 
 def test_a_request_that_fills_the_queue_is_taken(serve: Serve) -> None:

@@ -1,5 +1,6 @@
 """`POST /explain`, and attention of the form "decomposition", on fakes with a closed form: the account adds up."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -124,12 +125,6 @@ def network(served: Served, **body: Any) -> Any:
     return explain(served, **{"a": CATS, "through": "network", **body})
 
 
-def refused(served: Served, **body: Any) -> tuple[int, str, str]:
-    answer = network(served, **body)
-    error = answer.json()["error"]
-    return answer.status_code, error["param"], error["message"]
-
-
 def test_through_the_network_cells_and_biases_add_up(served: Served) -> None:
     response = network(served)
     answer = response.json()
@@ -167,15 +162,6 @@ def test_top_pairs_are_the_largest_and_say_what_is_left(served: Served, through:
     assert total == pytest.approx(answer["similarity"], abs=1e-6)
 
 
-def test_a_long_text_is_refused_before_anything_runs(serve: Serve) -> None:
-    decomposer = FakeDecomposer()
-    status, param, message = refused(serve("--max-explained-tokens", "6", decomposer=decomposer))
-    assert (status, param) == (413, "a")
-    assert message.startswith(f"a: {len(CATS_IDS)} tokens, at most 6 are explained")
-    assert message.endswith('send a shorter text, or ask for through "pooling"')
-    assert not decomposer.sources
-
-
 def test_a_long_text_of_a_classifier_is_not_sent_to_pooling(reranker: TaskArtifact) -> None:
     with serving(reranker.artifact, "--max-explained-tokens", "4") as asked:
         found = asked.post("/explain", json={"a": "the cat", "through": "network"}).json()
@@ -184,18 +170,16 @@ def test_a_long_text_of_a_classifier_is_not_sent_to_pooling(reranker: TaskArtifa
 
 def test_an_artifact_without_the_graph_says_how_to_get_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(served.engine.manifest.files, EXPLAIN_GRAPH)
-    status, _, message = refused(served)
-    assert status == 404
-    assert "no explain.onnx" in message
-    assert "export the model again" in message
+    refused = network(served)
+    assert refused.status_code == 404
+    assert re.search(r"no explain\.onnx.* export the model again", refused.json()["error"]["message"])
     assert network(served, through="pooling").status_code == 200
     third = replace(served.engine.manifest.config, attention_residual_norm=True)
     assert "a part that is not taken apart" in missing_graph(replace(served.engine.manifest, config=third))
     lower = replace(served.engine.manifest, precision="int8")
     monkeypatch.setattr(served.engine, "artifact", replace(served.engine.artifact, manifest=lower))
-    message = refused(served)[2]
-    assert "it is in int8, in which parts would not add up" in message
-    assert "export the model in fp32 too" in message
+    message = network(served).json()["error"]["message"]
+    assert re.search(r"it is in int8, in which parts would not add up.* export the model in fp32 too", message)
 
 
 def test_a_failure_is_a_500_without_details(serve: Serve) -> None:
@@ -268,9 +252,13 @@ def test_token_ids_have_no_offsets_and_other_formats_the_same_figures(served: Se
     assert rest["attention"] == plain
 
 
-def test_its_cost_is_refused_before_anything_runs(serve: Serve) -> None:
+def test_its_cost_is_refused_before_anything_runs_and_counted(serve: Serve) -> None:
     decomposer = FakeDecomposer()
     served = serve("--max-explained-tokens", "6", decomposer=decomposer)
+    explained = network(served).json()["error"]
+    assert (explained["code"], explained["param"]) == ("too_large", "a")
+    assert explained["message"].startswith(f"a: {len(CATS_IDS)} tokens, at most 6 are explained")
+    assert explained["message"].endswith('send a shorter text, or ask for through "pooling"')
     long = encode(served, ["cat", "the cat sat on a mat"]).json()["error"]
     assert (long["code"], long["param"]) == ("too_large", "inputs.1")
     assert long["message"].startswith("inputs[1]: 8 tokens, at most 6 are explained through the network")
@@ -279,12 +267,7 @@ def test_its_cost_is_refused_before_anything_runs(serve: Serve) -> None:
     assert "add up to 81, at most 72 are explained" in many.json()["error"]["message"]
     assert encode(served, ["cat"] * 8).status_code == 200
     assert len(decomposer.sources) == 8  # of the last request alone
+    assert served.metric("polyhead_attention_requests_total") == 1
+    assert served.metric("polyhead_attention_bytes_total") == 8 * 4 * 2 * (3 + 1)
     answer = encode(serve("--max-attention-bytes", "31"), "cat")  # two figures of three tokens and the biases: 32
     assert (answer.status_code, answer.json()["error"]["param"]) == (413, "attention")
-
-
-def test_it_is_counted_as_attention(serve: Serve) -> None:
-    served = serve()
-    encode(served, "cat")
-    assert served.metric("polyhead_attention_requests_total") == 1
-    assert served.metric("polyhead_attention_bytes_total") == 4 * 2 * (3 + 1)
