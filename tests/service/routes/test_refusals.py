@@ -130,7 +130,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"head_mask": [[3, 0, 0]]}, "head_mask[0]: the model has 3 layers, valid indices are -3 to 2"),
         ({"head_mask": [[-4, 0, 0]]}, "head_mask[0]: the model has 3 layers"),
         ({"head_mask": [[0, 2, 0]]}, "head_mask[0]: layer 0 has 2 heads, valid indices are -2 to 1"),
-        ({"head_mask": [[1, -4, 0]]}, "head_mask[0]: layer 1 has 3 heads, valid indices are -3 to 2"),
         ({"head_mask": [[-1, 0, 0]]}, "head_mask[0]: layer 2 has no heads"),
         ({"head_mask": [[0, 1, 0], [-3, -1, 0.5]]}, "head_mask[1]: layer 0, head 1 is named twice"),
     ],
@@ -158,7 +157,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         {"a": "the cat", "b": "a dog"},
         ({"a": 3}, "a: "),
         ({"b": None}, "b: "),
-        ({"a": [CLS, SEP]}, "a: "),
         ({"dimensions": HIDDEN_SIZE + 1}, "dimensions: "),
         ({"dimensions": 0}, "dimensions: "),
         ({"similarity": "euclidean"}, "similarity: "),
@@ -170,7 +168,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
     ],
     "embedder /rerank": [
         {"query": "a", "documents": ["b"]},
-        ({"query": ENDLESS}, "query: 160000 characters", 413),
         ({"matches": True}, "matches: "),
         ({"weights": {"dense": 1}}, "weights: drawn has one output"),
         ({"weights": {"dense": 0}}, "expected a weight above 0"),
@@ -199,10 +196,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"queries": "a"}, "expected queries and documents"),
         ({"queries": ["a", "a", ENDLESS], "documents": ["a", "b", "c"]}, "queries[2]: 160000 characters", 413),
     ],
-    "embedder /score": [
-        {},
-        ({"queries": ["a", "a", ENDLESS], "documents": ["a", "b", "c"]}, "queries[2]: 160000 characters", 413),
-    ],
     "expanding_encoder /encode": [
         {},
         ({"inputs": "a", "role": "query", "attention": {}}, "attention: does not go with queries that end in tokens"),
@@ -218,7 +211,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"at": 3}, "at: no token of the text is at character 3: a space, or behind the text's end"),
         ({"a": "the cat " * LONGEST, "at": 6 * LONGEST}, "at: no token of the text is at character 384: the text"),
         ({"b": "a cat"}, "reads one text at a time"),
-        ({"through": "pooling"}, 'ask for through "network"', 404),
     ],
     "token_classifier /predict": [
         {},
@@ -233,7 +225,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": [[5, 6]], "entities": {}}, "entities: only texts have places"),
         ({"inputs": "a", "prompt": "b", "entities": {}}, "prompt: does not go with entities"),
         ({"inputs": "a", "output": "tokens", "entities": {}}, "output: does not go with entities"),
-        ({"inputs": "a", "long_texts": "mean"}, "long_texts: drawn"),
     ],
     "token_classifier /rerank": [{}, ({"query": "a", "texts": ["b"]}, "labels tokens: it scores no pairs", 404)],
     "classifier /predict": [
@@ -277,7 +268,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
     "fake /similarity": [
         {},
         ({"source": "cat"}, ""),
-        ({"targets": ["cat"]}, ""),
         ({"source": "cat", "targets": []}, ""),
         ({"source": "cat", "targets": ["cat"], "inputs": PAIR}, ""),
         ({"source": "cat", "targets": ["cat"], "parameters": {}}, ""),
@@ -299,7 +289,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"candidate_labels": " , "}, "give at least one label"),
         ({"candidate_labels": None}, "candidate_labels: Field required"),
         ({"parameters": {"candidate_labels": ["a"], "hypothesis_template": "{}" + "a" * 1024}}, "parameters.hypoth"),
-        ({"inputs": ["a"] * 100, "candidate_labels": [*map(str, range(1000))]}, "1000 labels of 100 texts are", 413),
         ({"candidate_labels": "," * 3000}, "candidate_labels: 3001, at most 2048", 413),
         ({"inputs": ["a"] * 3000}, "candidate_labels: 2 labels of 3000 texts are 6000 inputs to read", 413),
         ({"candidate_labels": ["the cats " * 100]}, "inputs[0]: the second text has", 413),
@@ -322,8 +311,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"input": ["cat", 1]}, "input: "),
         ({"input": None}, "input: "),
         ({}, "input: "),
-        ({"input": [791, 8415]}, f"input[0]: {FOREIGN_IDS}"),
-        ({"input": [5]}, f"input[0]: {FOREIGN_IDS}"),
         ({"input": [CLS, 5]}, f"input[0]: {FOREIGN_IDS}"),
         ({"input": [5, SEP]}, f"input[0]: {FOREIGN_IDS}"),
         ({"input": [[CLS, 5, SEP], [4, 5]]}, f"input[1]: {FOREIGN_IDS}"),
