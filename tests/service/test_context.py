@@ -76,11 +76,10 @@ def test_shares_are_taken_up_to_the_limit_and_given_back() -> None:
 
 def test_what_is_alone_is_taken_whatever_its_size() -> None:
     budget = ByteBudget(10, "answers")
-    share = budget.share()
-    share.take(11)
-    with pytest.raises(HeldTooMuch):
-        budget.share().take(1)
-    share.give_back()
+    with budget.share() as share:
+        share.take(11)
+        with pytest.raises(HeldTooMuch):
+            budget.share().take(1)
     budget.share().take(12)
 
 

@@ -8,6 +8,7 @@ import pytest
 from model.artifact import Defaults
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import write_fake_artifact
+from tests.service.routes.conftest import post
 
 TARGETS = ["a dog", "the cat sat", "the mat"]
 
@@ -19,7 +20,7 @@ def cosines(served: Served, source: str, targets: list[str]) -> list[float]:
 
 
 def test_one_text_against_many(served: Served) -> None:
-    answer = served.client.post("/similarity", json={"source": "the cat sat", "targets": TARGETS}).json()
+    answer = post(served.client, "/similarity", source="the cat sat", targets=TARGETS)
     assert set(answer) == {"model", "similarities", "usage", "source", "items"}
     np.testing.assert_allclose(answer["similarities"], cosines(served, "the cat sat", TARGETS), atol=1e-6)
     assert answer["source"] == {"tokens": 5, "truncated": False}
@@ -58,7 +59,7 @@ def test_vectors_of_length_1_are_compared_as_they_are_answered(serve: Serve, tmp
     """By dot products, which are cosines then: the original's Normalize is a part of the model."""
     served = serve("--model", str(write_fake_artifact(tmp_path / "dot", dot(unit_length=True))))
     vectors = np.array(served.encode({"inputs": ["the cat sat", *TARGETS]}).json()["embeddings"])
-    answer = served.client.post("/similarity", json={"source": "the cat sat", "targets": TARGETS}).json()
+    answer = post(served.client, "/similarity", source="the cat sat", targets=TARGETS)
     np.testing.assert_allclose(answer["similarities"], vectors[1:] @ vectors[0], atol=1e-6)
     ranked = served.client.post("/rerank", json={"query": "the cat sat", "texts": TARGETS}).json()
     scores = dict(enumerate(vectors[1:] @ vectors[0]))
@@ -88,16 +89,10 @@ def test_a_model_made_for_dot_products_is_compared_by_them(serve: Serve, tmp_pat
 def test_texts_are_cut_at_their_start_where_asked_for(served: Served) -> None:
     source, target = "dog " + "cat " * 40, "the mat"
     vectors = served.encode({"inputs": [source, target], "truncate": "start"}).json()["embeddings"]
-    ours = served.client.post("/similarity", json={"source": source, "targets": [target], "truncate": "start"}).json()
+    ours = post(served.client, "/similarity", source=source, targets=[target], truncate="start")["similarities"]
     inputs = {"source_sentence": source, "sentences": [target]}
-    body = {"inputs": inputs, "parameters": {"truncation_direction": "Left"}}
-    teis = served.client.post("/similarity", json=body).json()
-    assert ours["similarities"] == teis == pytest.approx([np.dot(*vectors)], abs=1e-6)
-
-
-@pytest.mark.parametrize(("path", "field"), [("/tokenize", "inputs"), ("/explain", "a")])
-def test_truncate_is_that_of_encode_everywhere(served: Served, path: str, field: str) -> None:
-    body = {field: "dog " + "cat " * 40, "truncate": "start", **({"b": "a"} if path == "/explain" else {})}
-    answer = served.client.post(path, json=body).json()
-    item = answer["items"][0] if path == "/tokenize" else answer["a"]
-    assert (item["tokens"][1], item["truncated"]) == ("cat", True)
+    teis = post(served.client, "/similarity", inputs=inputs, parameters={"truncation_direction": "Left"})
+    assert ours == teis == pytest.approx([np.dot(*vectors)], abs=1e-6)
+    (tokenized,) = post(served.client, "/tokenize", inputs=source, truncate="start")["items"]
+    for item in (tokenized, post(served.client, "/explain", a=source, b="a", truncate="start")["a"]):
+        assert (item["tokens"][1], item["truncated"]) == ("cat", True)

@@ -131,10 +131,9 @@ class Panic(BaseException):
 @pytest.mark.parametrize("ids_only", [False, True])
 def test_a_panic_of_the_library_is_a_failure_of_ours(monkeypatch: pytest.MonkeyPatch, *, ids_only: bool) -> None:
     panics = Mock(side_effect=Panic("a s\u00e9cret secret"))
-    tokenizer = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
-    monkeypatch.setattr(tokenizer, "_tokenizer", Mock(encode=panics, encode_batch_fast=panics))
+    monkeypatch.setattr(ours, "_tokenizer", Mock(encode=panics, encode_batch_fast=panics))
     with pytest.raises(InternalError) as caught:
-        tokenizer.encode_now(["a s\u00e9cret secret"], ids_only=ids_only)
+        ours.encode_now(["a s\u00e9cret secret"], ids_only=ids_only)
     assert "secret" not in str(describe(caught.value))
 
 
@@ -174,15 +173,14 @@ def test_a_long_text_leaves_other_threads_the_interpreter(*, ids_only: bool) -> 
 
 def test_texts_come_to_the_library_in_calls_of_few_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is cut off is held for few texts at once."""
-    tokenizer = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
-    encode = Mock(wraps=tokenizer._encode)
-    monkeypatch.setattr(tokenizer, "_encode", encode)
+    encode = Mock(wraps=ours._encode)
+    monkeypatch.setattr(ours, "_encode", encode)
     texts = ["cat " * 500] * 50 + ["dog " * 20_000, "cat"]
-    assert [item.full_length for item in asyncio.run(tokenizer.encode(texts))] == [502] * 50 + [20_002, 3]
+    assert [item.full_length for item in asyncio.run(ours.encode(texts))] == [502] * 50 + [20_002, 3]
     sizes = sorted(sum(map(len, call.args[0])) for call in encode.call_args_list)
     assert (sum(sizes), sizes[-1], sizes[-2] <= CHARACTERS_AT_ONCE) == (sum(map(len, texts)), 80_000, True)
     encode.reset_mock()
-    tokenizer.encode_now(["cat " * 20] * (3 * TEXTS_AT_ONCE + 1))
+    ours.encode_now(["cat " * 20] * (3 * TEXTS_AT_ONCE + 1))
     assert [len(call.args[0]) for call in encode.call_args_list] == [TEXTS_AT_ONCE] * 3 + [1]
 
 
@@ -233,17 +231,12 @@ def test_plain_text_has_the_ids_of_the_whole_way(kind: str, text: str) -> None:
         assert plain.ids([text], are_short=True) == plain.ids([text], are_short=False) == [expected]
 
 
-@pytest.mark.parametrize("text", ["A text.", "two\nlines", "don't [x] 3.14 <y>", "#" * 50])
-def test_ordinary_english_is_plain(text: str) -> None:
-    assert PAIRS["uncased"][1].prepare(text) == text.lower().replace("\n", " ")
-    assert PAIRS["cased"][1].prepare(text) == text.replace("\n", " ")
-
-
-@pytest.mark.parametrize(
-    "text", ["caf\u00e9", "tab\there", "nul\0", "del\x7f", "\u4e2d", "a [SEP] b", "in NEW york", "<Extra>"]
-)
-def test_what_the_normaliser_or_an_added_token_would_touch_is_not(text: str) -> None:
-    assert PAIRS["uncased"][1].prepare(text) is None
+def test_ordinary_english_is_plain_and_what_the_normaliser_or_an_added_token_would_touch_is_not() -> None:
+    for text in ("A text.", "two\nlines", "don't [x] 3.14 <y>", "#" * 50):
+        assert PAIRS["uncased"][1].prepare(text) == text.lower().replace("\n", " ")
+        assert PAIRS["cased"][1].prepare(text) == text.replace("\n", " ")
+    for text in ("caf\u00e9", "tab\there", "nul\0", "del\x7f", "\u4e2d", "a [SEP] b", "in NEW york", "<Extra>"):
+        assert PAIRS["uncased"][1].prepare(text) is None, text
 
 
 def test_other_tokenizers_have_no_shorter_way() -> None:

@@ -47,25 +47,22 @@ def test_json_tensors(served: Served, data: list[Any], shape: list[int], version
     assert output["data"] == np.ravel(served.encode({"inputs": TEXTS}).json()["embeddings"]).tolist()
 
 
+def wanted(**parameters: Any) -> dict[str, Any]:
+    return {"outputs": [{"name": "embeddings", "parameters": parameters}]}
+
+
+OF_ANOTHER = tensor(TEXTS, parameters={"content_type": "str"}) | {"parameters": {"priority": 1, "timeout": 5}}
+BINARY = {"parameters": {"binary_data_output": True}}
+
+
 @pytest.mark.parametrize(
     ("asked", "is_binary"),
     [
-        ({"outputs": [{"name": "embeddings", "parameters": {"binary_data": True}}]}, True),
-        ({"outputs": [{"name": "embeddings"}], "parameters": {"binary_data_output": True}}, True),
-        (
-            {
-                "outputs": [{"name": "embeddings", "parameters": {"binary_data": False}}],
-                "parameters": {"binary_data_output": True},
-            },
-            False,
-        ),
+        (wanted(binary_data=True), True),
+        (wanted() | BINARY, True),
+        (wanted(binary_data=False) | BINARY, False),
         ({"outputs": []}, False),
-        (  # parameters of others are ignored
-            tensor(TEXTS, parameters={"content_type": "str"})
-            | {"parameters": {"priority": 1, "timeout": 5}}
-            | {"outputs": [{"name": "embeddings", "parameters": {"classification": 0}}]},
-            False,
-        ),
+        (wanted(classification=0) | OF_ANOTHER, False),  # parameters of others are ignored
     ],
 )
 def test_outputs_say_how_they_are_written(served: Served, asked: dict[str, Any], is_binary: bool) -> None:
