@@ -28,7 +28,7 @@ from tests.deploy.cluster import (
 )
 from tests.deploy.tools import DEPLOY, install_packages, most_memory, run, seconds_to_drain, tool
 from tests.hub import MODEL, serve_hub
-from tests.service.routes.test_tables import write_table
+from tests.service.routes.test_encode_tasks import write_table
 
 each_overlay_and_component = pytest.mark.parametrize("name", [*OVERLAYS, *COMPONENTS])
 

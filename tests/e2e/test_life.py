@@ -19,7 +19,7 @@ from polyhead.cli import main
 from polyhead.models import cached_artifacts
 from service.settings import Settings
 from tests.service.process import ROOT, ServerProcess, wait_until
-from tests.service.routes.test_tables import write_table
+from tests.service.routes.test_encode_tasks import write_table
 
 CANARY = "xylophonist-4711"
 TEXTS = ("a short one", "one that is a good deal longer than the short one, so that batches mix their lengths", "")

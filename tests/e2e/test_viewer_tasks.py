@@ -17,7 +17,7 @@ from export.sources import Folder
 from tests.e2e.conftest import OpenViewer, serve, with_manifest
 from tests.e2e.viewer_page import ViewerPage
 from tests.service.process import ServerProcess
-from tests.service.routes.test_tables import write_table
+from tests.service.routes.test_encode_tasks import write_table
 from tests.task_artifacts import TaskArtifact, quick_export
 
 LONG_PROMPT = "Represent this sentence for searching relevant passages: "

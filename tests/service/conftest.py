@@ -1,21 +1,32 @@
 """The service in this process, with a fake backend at the seam."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load
 from starlette.testclient import TestClient
 
+from polyhead import Engine
 from service.app import ROUTES, create_app
 from service.http.route import Route
 from service.observability.tracing import OpenTelemetryTracing
 from service.services import Readiness
 from service.settings import Settings, read_settings
-from tests.service.fake_engine import FakeBackend, FakeDecomposer, load_fake_runner, write_fake_artifact
+from tests.service.fake_engine import (
+    FakeBackend,
+    FakeDecomposer,
+    load_fake_engine,
+    load_fake_runner,
+    write_fake_artifact,
+)
 
 Serve = Callable[..., "Served"]
+EngineOf = Callable[[Path], Engine]
 
 
 class Served:
@@ -55,6 +66,33 @@ class Served:
             value = registry.get_sample_value(name, {**labels, "model": self.model.name})
         assert value is not None, f"no series {name} {labels}"
         return value
+
+
+def read_tensors(content: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arrays of an answer in safetensors, and the rest of it."""
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return load(content), json.loads(header["__metadata__"]["answer"])
+
+
+def bodies(text: str) -> dict[str, dict[str, Any]]:
+    """What each route that an embedder answers takes of a text, with `model` beside it or not."""
+    return {
+        "/encode": {"inputs": text},
+        "/embed": {"inputs": text},
+        "/embed_all": {"inputs": text},
+        "/": {"inputs": text},
+        "/v1/embeddings": {"input": text},
+        "/embeddings": {"input": text},
+        "/v2/embed": {"texts": [text]},
+        "/similarity": {"source": text, "targets": [text]},
+        "/explain": {"a": text, "b": text},
+        "/tokenize": {"inputs": text},
+        "/rerank": {"query": text, "texts": [text]},
+        "/v1/rerank": {"query": text, "documents": [text]},
+        "/v2/rerank": {"query": text, "documents": [text]},
+        "/score": {"queries": text, "documents": text},
+        "/zero-shot": {"inputs": text, "candidate_labels": ["cat", "dog"]},
+    }
 
 
 @pytest.fixture(scope="session")
@@ -107,3 +145,23 @@ def shared(app_of_module: Served) -> Served:
     """The module's app, for a test that changes nothing of it and looks at no metric; no run is noted yet."""
     app_of_module.backend.batches.clear()
     return app_of_module
+
+
+@pytest.fixture(scope="module")
+def engine_of() -> Iterator[EngineOf]:
+    """The engine of an artifact, loaded once a module."""
+    with ExitStack() as stack:
+        yield cache(lambda artifact: stack.enter_context(Engine.load(artifact)))
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    """Of `engine`."""
+    return FakeBackend()
+
+
+@pytest.fixture
+def engine(settings: Settings, backend: FakeBackend) -> Iterator[Engine]:
+    """An engine over a fake."""
+    with load_fake_engine(settings, backend) as loaded:
+        yield loaded

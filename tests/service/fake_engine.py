@@ -86,6 +86,9 @@ class FakeBackend:
         norms = {layer: value_norms(batch.input_ids, layer) for layer in batch.attention_layers if batch.wants_norms}
         return BatchOutput(pooled.astype(np.float32), hidden if batch.wants_tokens else None, attentions, norms)
 
+    def warm_up(self) -> None:
+        pass
+
     def close(self) -> None:
         self.is_closed = True
 

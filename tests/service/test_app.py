@@ -1,23 +1,28 @@
-"""The app as a whole: its document, its probes, its other routes, and what it does not send anywhere."""
+"""The app as a whole: its document, its probes, its other routes, what one declaration adds, and what it loads."""
 
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 
+from model.artifact import HEADS
 from service.app import ROUTES
 from service.errors import Overloaded
 from service.http.openapi import make_document
+from service.http.route import Route, answer_document
 from service.requests.explain import ExplainAnswer
 from service.requests.schemas import EncodeAnswer, Info, TokenizeAnswer
-from service.wire import FailureAnswer
+from service.wire import COHERE, TEI, AnswerModel, FailureAnswer, RequestModel
 from tests.service.conftest import Serve, Served
-from tests.service.fake_engine import MAX_LENGTH, MODEL_NAME
+from tests.service.fake_engine import MAX_LENGTH, MODEL_NAME, write_fake_artifact
 
 FAILURES = {  # one route of each kind, and the statuses that its declaration comes to
     ("/encode", "post"): {200, 400, 401, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504},
@@ -148,6 +153,17 @@ def test_versions_are_not_read_again_without_file_handles(shared: Served, monkey
     assert shared.client.get("/v2").status_code == 200
 
 
+def test_nothing_is_answered_before_a_model_is_loaded(serve: Serve) -> None:
+    client = serve(ready=False).client
+    assert client.get("/v2/health/live").status_code == 200
+    asked = {"GET": ["/v1/models", f"/v1/models/{MODEL_NAME}", "/models", "/v2/health/ready", "/health"]}
+    asked["POST"] = ["/embed", "/", f"/v2/models/{MODEL_NAME}/infer"]
+    for method, path in ((method, path) for method, paths in asked.items() for path in paths):
+        response = client.request(method, path, json={"inputs": "cat"})
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1"), path
+        MODELS[path.replace(MODEL_NAME, "{model}"), method.lower()].model_validate_json(response.content)
+
+
 def test_heads_says_that_there_is_no_report(shared: Served) -> None:
     response = shared.client.get("/heads")
     assert response.status_code == 404
@@ -164,32 +180,106 @@ def test_workers_that_do_not_answer_fail_both_probes(served: Served, monkeypatch
     assert served.metric("polyhead_ready") == 0
 
 
-def test_a_parent_loads_no_framework_and_an_app_sends_nothing_to_a_telemetry_collector(fake_artifact: Path) -> None:
+LOADS = """
+import logging, os, sys
+
+def assert_not_loaded(*names):
+    loaded = [name for name in sys.modules if name.startswith(names)]
+    assert not loaded, loaded
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        assert name != "onnxruntime" or os.environ["ORT_DISABLE_TELEMETRY"] == "1"
+
+logging.basicConfig(level=logging.DEBUG)
+sys.meta_path.insert(0, Watch())
+import service.__main__, service.processes.supervisor
+assert_not_loaded("onnxruntime", "tokenizers", "fastapi", "starlette", "uvicorn")
+import service.server
+assert_not_loaded("onnxruntime")
+import service.inference.onnx_backend
+from starlette.testclient import TestClient
+from service.app import create_app
+from service.services import Readiness
+from service.settings import read_settings
+app, services = create_app(read_settings(["--model", sys.argv[1]]), Readiness())
+TestClient(app).get("/healthz")
+assert "onnxruntime" in sys.modules
+assert_not_loaded("fastapi", "torch", "onnx.", "onnxscript", "transformers", "export", "requests", "google.")
+assert_not_loaded("opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.proto")
+from opentelemetry import trace
+assert type(trace.get_tracer_provider()).__name__ == "ProxyTracerProvider"
+"""
+
+
+def test_no_framework_is_loaded_that_is_not_needed_and_no_telemetry_is_sent(fake_artifact: Path) -> None:
     """The environment asks for it as loudly as it can, and everything it would take is installed."""
-    script = (
-        "import logging, sys; logging.basicConfig(level=logging.DEBUG)\n"
-        "import service.__main__, service.processes.supervisor\n"
-        "loaded = {'onnxruntime', 'tokenizers', 'fastapi', 'starlette', 'uvicorn'} & set(sys.modules)\n"
-        "assert not loaded, loaded\n"
-        "from starlette.testclient import TestClient\n"
-        "from service.app import create_app\n"
-        "from service.services import Readiness\n"
-        "from service.settings import read_settings\n"
-        "app, services = create_app(read_settings(['--model', sys.argv[1]]), Readiness())\n"
-        "TestClient(app).get('/healthz')\n"
-        "loaded = [name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))]\n"
-        "assert not loaded, loaded\n"
-        "from opentelemetry import trace\n"
-        "assert type(trace.get_tracer_provider()).__name__ == 'ProxyTracerProvider'\n"
-    )
-    environment = {
-        **os.environ,
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"} | {
         "FASTAPI_OTEL_AUTO_CONFIGURE": "true",
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
         "OTEL_TRACES_EXPORTER": "otlp",
     }
-    ended = subprocess.run(  # noqa: S603 - our own script
-        [sys.executable, "-c", script, str(fake_artifact)], env=environment, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", LOADS, str(fake_artifact)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
     assert ended.returncode == 0, ended.stderr
     assert "telemetry" not in ended.stderr.lower()
+
+
+ORIGIN = "https://notes.example.com"
+
+
+class Phrase(RequestModel):
+    text: str
+
+
+class Words(AnswerModel):
+    words: int
+
+
+async def count_words(request: Request, body: Phrase) -> Response:
+    return Response(str(len(body.text.split())), headers={"X-Longest": "3"}, media_type="application/json")
+
+
+WORDS = Route(
+    "POST",
+    "/words",
+    count_words,
+    is_queued=True,
+    error_shape=COHERE,
+    body_error_shapes={"texts": TEI},
+    summary="Count words",
+    answer=answer_document(Words, headers={"X-Longest": {"schema": {"type": "integer"}}}),
+)
+MORE = (*ROUTES, WORDS)
+
+
+def test_a_body_of_another_api_fails_in_its_shape(serve: Serve) -> None:
+    client = serve(routes=MORE).client
+    for body, status in ((b'{"texts": ["a"]}', 422), (b'{"texts": ["a"', 400)):
+        refused = client.post("/words", content=body, headers={"content-type": "application/json"})
+        assert (refused.status_code, set(refused.json())) == (status, {"error", "error_type"})
+    schema = client.get("/openapi.json").json()["paths"]["/words"]["post"]["responses"]["422"]["content"]
+    names = {shape["$ref"].rpartition("/")[2] for shape in schema["application/json"]["schema"]["anyOf"]}
+    assert names == {"CohereFailure", "TeiFailure"}
+
+
+def test_pages_may_read_the_headers_that_it_declares(serve: Serve) -> None:
+    client = serve("--cors-origins", ORIGIN, routes=MORE).client
+    answer = client.post("/words", json={"text": "a cat sat"}, headers={"origin": ORIGIN})
+    assert (answer.text, answer.headers["x-longest"]) == ("3", "3")
+    assert "X-Longest" in answer.headers["access-control-expose-headers"].split(", ")
+
+
+PATHS = ("/info", "/heads", "/v1/models", "/models")
+
+
+def test_what_is_said_of_the_model_is_that_of_the_files_that_were_loaded(serve: Serve, tmp_path: Path) -> None:
+    directory = tmp_path / "artifact"
+    directory.mkdir()
+    (directory / HEADS).write_text('{"schema": 1, "heads": []}')
+    write_fake_artifact(directory)
+    client = serve("--model", str(directory)).client
+    before = [client.get(path) for path in PATHS]
+    assert [answer.status_code for answer in before] == [200] * len(PATHS)
+    shutil.rmtree(directory)
+    assert [client.get(path).content for path in PATHS] == [answer.content for answer in before]

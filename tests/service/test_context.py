@@ -2,13 +2,12 @@ import json
 import re
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from service.context import ByteBudget, RequestContext
 from service.errors import HeldTooMuch, Invalid
-from tests.service.conftest import Serve
+from tests.service.conftest import Serve, bodies
 from tests.service.fake_engine import MODEL_NAME
 from tests.service.http.test_protocol import large_request, metric, read_answer
 from tests.service.process import fake_server, wait_until
@@ -77,30 +76,20 @@ def test_shares_are_taken_up_to_the_limit_and_given_back() -> None:
 
 def test_what_is_alone_is_taken_whatever_its_size() -> None:
     budget = ByteBudget(10, "answers")
-    share = budget.share()
-    share.take(11)
-    with pytest.raises(HeldTooMuch):
-        budget.share().take(1)
-    share.give_back()
+    with budget.share() as share:
+        share.take(11)
+        with pytest.raises(HeldTooMuch):
+            budget.share().take(1)
     budget.share().take(12)
 
 
 TENSOR = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["cat"]}
-BODIES: dict[str, Any] = {
-    "/encode": {"inputs": "cat"},
-    "/explain": {"a": "cat", "b": "dog"},
-    "/similarity": {"source": "cat", "targets": ["dog"]},
-    "/tokenize": {"inputs": "cat"},
-    "/v1/embeddings": {"input": "cat"},
-    "/embed_all": {"inputs": "cat"},
-    f"/v2/models/{MODEL_NAME}/infer": {"inputs": [TENSOR]},
-}
 
 
 def test_answers_of_every_route_are_counted_and_given_back(serve: Serve) -> None:
     served = serve("--max-held-answer-bytes", "1")
     answers = served.services.model.answers
-    for path, body in BODIES.items():
+    for path, body in {**bodies("cat"), f"/v2/models/{MODEL_NAME}/infer": {"inputs": [TENSOR]}}.items():
         assert (served.client.post(path, json=body).status_code, answers.held) == (200, 0), path
         with answers.share() as other:
             other.take(1)

@@ -1,12 +1,10 @@
 """The encoder as a Python object, over a fake backend: any number of texts, from any thread, until it is closed."""
 
-import gc
+import asyncio
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from operator import methodcaller
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,30 +14,18 @@ import numpy as np
 import pytest
 
 from polyhead import Engine
-from service.batching.jobs import JobResult
-from service.errors import InferenceFailed, Invalid, NotReady, TooLarge, WrongTask
-from service.local.calls import PART_TOKENS, PARTS_AT_ONCE, PORTION_TEXTS
+from service.errors import Invalid, NotReady, TooLarge, WrongTask
+from service.local.calls import PART_TOKENS
 from service.local.options import AttentionOptions
 from service.settings import Settings
-from tests.service.conftest import Served
+from tests.service.conftest import EngineOf, Served
 from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, SEP, VOCABULARY, FakeBackend, load_fake_engine
-from tests.service.process import wait_until
+from tests.service.routes.conftest import quantized
 from tests.service.routes.test_encode import expected_vector, ids_of
+from tests.task_artifacts import TaskArtifact
 
-QUEUED_TOKENS = PARTS_AT_ONCE * PART_TOKENS
 ROOT = Path(__file__).parents[2]
 TEXT = "the cat sat"
-
-
-@pytest.fixture
-def backend() -> FakeBackend:
-    return FakeBackend()
-
-
-@pytest.fixture
-def engine(settings: Settings, backend: FakeBackend) -> Iterator[Engine]:
-    with load_fake_engine(settings, backend) as loaded:
-        yield loaded
 
 
 def random_texts(count: int) -> list[str]:
@@ -62,46 +48,6 @@ def test_it_answers_as_http_does(engine: Engine, served: Served) -> None:
         assert found["words"] == expected["words"]
         for maps, wanted in zip(found["weights"], expected["weights"], strict=True):
             np.testing.assert_array_equal(maps, np.array(wanted, np.float32))
-
-
-def test_more_texts_than_a_request_may_have(engine: Engine, backend: FakeBackend) -> None:
-    texts = random_texts(2 * PORTION_TEXTS + 7)
-    done: list[int] = []
-    encoded = engine.encode(texts, progress=done.append)
-    expected = np.array([expected_vector(ids_of(text)) for text in texts])
-    np.testing.assert_allclose(encoded.embeddings, expected, rtol=1e-5, atol=1e-6)
-    assert sum(done) == len(texts)
-    assert len(done) == 3
-
-
-def test_what_the_model_returned_is_let_go_of_run_by_run(engine: Engine) -> None:
-    held: list[int] = []
-
-    def count(_: int) -> None:
-        held.append(sum(isinstance(found, JobResult) for found in gc.get_objects()))
-
-    engine.encode(random_texts(4 * PORTION_TEXTS), progress=count, attention={})
-    assert held[-1] <= 2 * PORTION_TEXTS  # its own, and what a worker just ran
-
-
-@pytest.mark.parametrize("output", ["pooled", "tokens"])
-def test_parts_of_a_call_come_in_the_order_of_its_inputs(
-    settings: Settings, output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few = random_texts(37)  # of which no portion is a multiple
-    texts = (few * PORTION_TEXTS)[: 3 * PORTION_TEXTS]
-    options: dict[str, Any] = {"attention": {"level": "word"}, "prompt": "a ", "output": output}
-    monkeypatch.setattr("service.local.calls.PART_TOKENS", 10 * MAX_LENGTH)
-    with load_fake_engine(settings) as engine:
-        together, alone = engine.encode(texts, **options), [engine.encode(text, **options) for text in few]
-    for index in range(len(texts)):
-        expected = alone[index % len(few)]
-        np.testing.assert_allclose(together.embeddings[index], expected.embeddings[0], rtol=1e-5, atol=1e-6)
-        assert together.items[index] == expected.items[0]
-        assert together.attention is not None
-        assert expected.attention is not None
-        np.testing.assert_equal(together.attention[index], expected.attention[0])
-    assert together.prompt == alone[0].prompt == "a "
 
 
 def test_no_texts(engine: Engine) -> None:
@@ -131,31 +77,6 @@ def test_options_take_numpy_s_numbers_and_arrays(engine: Engine) -> None:
     np.testing.assert_array_equal(found.embeddings, expected.embeddings)
     np.testing.assert_equal(found.attention, expected.attention)
     engine.encode(TEXT, head_mask=np.array([[0, 0, 0.5]]))  # whole places, as floats
-
-
-def test_threads_share_one_engine(engine: Engine, backend: FakeBackend) -> None:
-    backend.seconds = 0.001
-    texts = random_texts(40)
-    expected = np.array([expected_vector(ids_of(text)) for text in texts])
-    with ThreadPoolExecutor(8) as threads:
-        for encoded in threads.map(lambda _: engine.encode(texts), range(24)):
-            np.testing.assert_allclose(encoded.embeddings, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_queue_never_holds_more_than_its_share(engine: Engine, backend: FakeBackend) -> None:
-    backend.gate.clear()
-    most: list[int] = []
-    texts = ["cat " * MAX_LENGTH] * (2 * QUEUED_TOKENS // MAX_LENGTH)
-    thread = threading.Thread(target=lambda: engine.encode(texts))
-    thread.start()
-    wait_until(lambda: engine._runner.batcher.queued_tokens >= QUEUED_TOKENS // 2)
-    for _ in range(50):
-        most.append(engine._runner.batcher.queued_tokens)
-        threading.Event().wait(0.002)
-    backend.gate.set()
-    thread.join(30)
-    assert not thread.is_alive()
-    assert max(most) <= QUEUED_TOKENS
 
 
 class Column(list[Any]):
@@ -221,36 +142,6 @@ def test_what_cannot_be_encoded_is_refused_by_its_place(
     assert engine.encode(TEXT).items == [{"tokens": 5, "truncated": False}]
 
 
-def test_a_call_that_fails_runs_nothing_more(engine: Engine, backend: FakeBackend) -> None:
-    backend.fails, backend.seconds = True, 0.001
-    done: list[int] = []
-    with pytest.raises(InferenceFailed) as caught:
-        engine.encode(["slow", *["cat " * (MAX_LENGTH - 2)] * (4 * QUEUED_TOKENS // MAX_LENGTH)], progress=done.append)
-    assert isinstance(caught.value.__cause__, RuntimeError)
-    assert sum(done) <= QUEUED_TOKENS // MAX_LENGTH
-    assert engine.encode(TEXT).items == [{"tokens": 5, "truncated": False}]
-
-
-def test_a_failing_callback_fails_the_call(engine: Engine) -> None:
-    done: list[int] = []
-    with pytest.raises(ZeroDivisionError):
-        engine.encode(random_texts(3 * PORTION_TEXTS), progress=lambda count: done.append(count // 0))
-
-
-def test_a_callback_that_calls_the_engine_is_refused(engine: Engine) -> None:
-    refused: list[str] = []
-
-    def call() -> None:
-        with pytest.raises(NotReady) as caught:
-            engine.encode(TEXT, progress=lambda _: engine.encode(TEXT))
-        refused.append(str(caught.value))
-
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(30)
-    assert refused == ["`progress` is called on the engine's own thread: call the engine from another one"]
-
-
 def test_a_closed_engine_says_so(settings: Settings, backend: FakeBackend) -> None:
     engine = load_fake_engine(settings, backend)
     engine.encode(TEXT)
@@ -273,127 +164,14 @@ def test_a_forked_process_is_told_to_load_its_own_and_closes_nothing_of_its_pare
     assert engine.encode(TEXT).items == [{"tokens": 5, "truncated": False}]
 
 
-def test_a_call_for_which_the_system_has_no_thread_fails_and_the_next_one_runs(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as refused:
-        refused.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(RuntimeError, match="can't start new thread"):
-            engine.encode(TEXT)
-    items: list[dict[str, Any]] = []
-    thread = threading.Thread(target=lambda: items.extend(engine.encode(TEXT).items), daemon=True)
-    thread.start()
-    thread.join(10)
-    assert items == [{"tokens": 5, "truncated": False}]
-
-
-@pytest.mark.parametrize(
-    ("texts", "is_held"),  # those that wait, and those that are still tokenised
-    [(random_texts(3000), True), (["the cat sat on the mat " * 8] * (2 * QUEUED_TOKENS // MAX_LENGTH), False)],
-    ids=["waits", "tokenises"],
-)
-def test_closing_ends_a_call(settings: Settings, backend: FakeBackend, texts: list[str], is_held: bool) -> None:
-    engine = load_fake_engine(settings, backend)
-    backend.seconds = 0.0 if is_held else 0.01
-    if is_held:
-        backend.gate.clear()
-    with ThreadPoolExecutor(1) as threads:
-        call = threads.submit(engine.encode, texts)
-        wait_until(lambda: bool(backend.batches))
-        assert engine.close(timeout=0.1 if is_held else 30) != is_held
-        backend.gate.set()
-        with pytest.raises(NotReady):
-            call.result(30)
-
-
-def test_nothing_is_begun_while_the_engine_closes(settings: Settings, backend: FakeBackend) -> None:
-    engine = load_fake_engine(settings, backend)
-    backend.gate.clear()
-    with ThreadPoolExecutor(2) as threads:
-        call = threads.submit(engine.encode, TEXT)
-        wait_until(lambda: bool(backend.batches))
-        closing = threads.submit(engine.close)
-        wait_until(lambda: not engine._runner.is_alive())
-        with pytest.raises(NotReady, match="the engine is closed"):
-            engine.encode(TEXT)
-        backend.gate.set()
-        assert closing.result(30)
-        assert call.exception(30) is None
-
-
-def test_closing_answers_every_call_that_was_queued(settings: Settings, backend: FakeBackend) -> None:
-    engine = load_fake_engine(settings, backend)
-    backend.gate.clear()
-    with ThreadPoolExecutor(5) as threads:
-        calls = [
-            threads.submit(lambda count=count: engine.encode([TEXT] * count, attention={}))  # type: ignore[misc]
-            for count in (1, 20, 50)
-        ]
-        batcher = engine._runner.batcher
-        wait_until(lambda: sum(len(batch.lengths) for batch in backend.batches) + batcher.queued_texts >= 71)
-        closing = [threads.submit(engine.close) for _ in range(2)]  # the second does not cut the first short
-        wait_until(lambda: not engine._runner.is_alive())
-        backend.gate.set()
-        assert all(close.result(30) for close in closing)
-        assert [len(call.result(30).items) for call in calls] == [1, 20, 50]
-
-
-def test_a_callback_that_never_returns_keeps_no_engine_open(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.local.call_loop.STOP_SECONDS", 0.05)
-    stuck, free = threading.Event(), threading.Event()
-
-    def block(_: int) -> None:
-        stuck.set()
-        assert free.wait(30)
-
-    call = threading.Thread(target=lambda: engine.encode(TEXT, progress=block))
-    call.start()
-    assert stuck.wait(30)
-    closing = threading.Thread(target=engine.close)
-    closing.start()
-    closing.join(5)
-    is_open = closing.is_alive()
-    free.set()
-    for thread in (call, closing):
-        thread.join(30)
-    assert not is_open
-
-
-def test_an_interrupted_call_leaves_nothing_in_the_queue(
-    engine: Engine, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend.gate.clear()
-    caller, result = threading.get_ident(), Future.result
-
-    def interrupted(future: Future[Any], timeout: float | None = None) -> Any:
-        """Does what Ctrl-C does while the caller waits; a real signal would reach the tests' own process."""
-        if threading.get_ident() != caller:
-            return result(future, timeout)
-        wait_until(lambda: bool(backend.batches))
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Future, "result", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            engine.encode(random_texts(3 * PORTION_TEXTS))
-    wait_until(lambda: not engine._runner.batcher.queued_texts)
-    backend.gate.set()
-
-
 def test_it_explains_as_http_does(engine: Engine, served: Served) -> None:
     options: dict[str, Any] = {"dimensions": 5, "prompt": "a "}
     explained = engine.explain(TEXT, "dog", **options)
     answer = served.client.post("/explain", json={"a": TEXT, "b": "dog", **options}).json()
-    assert explained.similarity == np.float32(answer["similarity"])
-    assert explained.prompt == answer["prompt"] == "a "
+    assert (explained.similarity, explained.prompt) == (np.float32(answer["similarity"]), "a ")
     np.testing.assert_array_equal(explained.contributions, np.array(answer["contributions"], np.float32))
-    for side, expected in ((explained.a, answer["a"]), (explained.b, answer["b"])):
-        assert (side.tokens, side.truncated) == (expected["tokens"], expected["truncated"])
-        assert [list(offset) for offset in side.offsets] == expected["offsets"]
-        np.testing.assert_array_equal(side.saliency, np.array(expected["saliency"], np.float32))
+    assert (explained.a.tokens, [*map(list, explained.a.offsets)]) == (answer["a"]["tokens"], answer["a"]["offsets"])
+    np.testing.assert_array_equal(explained.b.saliency, np.array(answer["b"]["saliency"], np.float32))
 
 
 WRONG_CALLS = """
@@ -424,3 +202,91 @@ def test_type_checkers_accept_the_documented_calls_and_no_wrong_ones(tmp_path: P
     lines = {int(line) for line in re.findall(r"calls\.py:(\d+):.*error:", run.stdout)}
     wrong = documented.count("\n") + 2
     assert lines == {wrong, wrong + 1, wrong + 2}, run.stdout + run.stderr
+
+
+QUERY = "the cat"
+DOCUMENTS = ["a dog", "the cat sat on the mat.", "mat", "the dog sat"]
+LONG = "the cat sat on the mat. " * 9
+TOLERANCE = 1e-5
+
+
+def test_pairs_are_scored_alone_as_together(engine_of: EngineOf, reranker: TaskArtifact) -> None:
+    engine, pairs = engine_of(reranker.artifact), [(QUERY, document) for document in DOCUMENTS]
+    together = engine.encode(pairs=iter(pairs))
+    alone = [engine.encode(pairs=[pair]).scores[0] for pair in pairs]
+    assert engine.encode(pairs=[]).scores.shape == (0, 1)
+    with pytest.raises(WrongTask, match="drawn is for classification: only the similarity of two embeddings"):
+        engine.explain("a cat", "a dog")
+    with pytest.raises(AttributeError, match=r"this model returns no embeddings: read .scores"):
+        _ = together.embeddings
+    assert (together.kind, together.labels, together.scores.shape) == ("scores", ("LABEL_0",), (len(pairs), 1))
+    np.testing.assert_allclose(together.scores, alone, rtol=1e-5, atol=1e-6)
+    assert len({*map(float, together.scores[:, 0])}) == len(pairs)
+
+
+def test_long_texts_are_read_in_windows_that_the_queue_takes(engine_of: EngineOf, embedder: TaskArtifact) -> None:
+    engine = engine_of(embedder.artifact)
+    long = "the cat sat on the mat. a dog " * 3000  # more tokens than one engine may have in the queue
+    whole = engine.encode([long, "a dog"], long_texts="mean", normalize=False)
+    (text,) = asyncio.run(engine._runner.tokenizer.encode_windows([long]))
+    windows = engine.encode([window.input_ids.tolist() for window in text.windows], normalize=False)
+    alone = engine.encode("a dog", normalize=False)
+    lengths = [len(window.input_ids) for window in text.windows]
+    assert sum(lengths) > PART_TOKENS
+    assert whole.items[0] == {"tokens": sum(lengths), "truncated": False, "windows": len(lengths)}
+    mean = np.average(np.asarray(windows.embeddings, np.float64), axis=0, weights=lengths)
+    np.testing.assert_allclose(whole.embeddings, [mean, np.asarray(alone.embeddings)[0]], atol=TOLERANCE)
+
+
+def test_spans_of_more_texts_than_a_portion(engine_of: EngineOf, embedder: TaskArtifact) -> None:
+    engine, text = engine_of(embedder.artifact), "the cat sat on the mat."
+    texts = [text[: 7 + 8 * (place % 3)] for place in range(300)]
+    spans = [[[0, 3], [4, 7]]] * len(texts)
+    found = engine.encode(texts, spans=spans, normalize=False).embeddings
+    for place in (0, 1, 2, 299):
+        hidden = engine.encode([texts[place]], output="tokens", normalize=False).embeddings[0]
+        ends = np.array([end for _, end in engine.tokenize(texts[place])[0].offsets])
+        expected = [hidden[(ends > start) & (ends <= end)].mean(axis=0) for start, end in spans[place]]
+        np.testing.assert_allclose(found[place], expected, atol=TOLERANCE)
+    with pytest.raises(Invalid, match=r"spans\[299\]\[0\]: no token ends in it"):
+        engine.encode(texts, spans=[*spans[:-1], [[3, 4]]])
+
+
+def test_an_embedder_orders_documents_by_their_cosine(engine_of: EngineOf, embedder: TaskArtifact) -> None:
+    engine = engine_of(embedder.artifact)
+    vectors = np.asarray(engine.encode([QUERY, *DOCUMENTS]).embeddings)
+    done: list[int] = []
+    scores = engine.score(QUERY, DOCUMENTS, progress=done.append)
+    np.testing.assert_allclose(scores, vectors[1:] @ vectors[0], atol=TOLERANCE)
+    assert sum(done) == len(DOCUMENTS)
+    with pytest.raises(TooLarge, match=r"documents\[300\]: 82 tokens, the model takes 64"):
+        engine.rerank(QUERY, [*["a"] * 300, "cat " * 40], truncate=False)
+    with pytest.raises(TooLarge, match=r"query: 82 tokens, the model takes 64"):
+        engine.rerank("cat " * 40, ["a"], truncate=False)
+
+
+def test_expanded_queries_score_as_in_the_original(engine_of: EngineOf, expanding_encoder: TaskArtifact) -> None:
+    from sentence_transformers import MultiVectorEncoder  # noqa: PLC0415 - seconds to import
+
+    engine, original = engine_of(expanding_encoder.artifact), MultiVectorEncoder(str(expanding_encoder.folder))
+    queries, documents = ["a", QUERY, LONG], [*DOCUMENTS, LONG]
+    vectors = original.encode_query(queries)
+    together = engine.encode(queries, role="query")
+    for query, found, reference in zip(queries, together.embeddings, vectors, strict=True):
+        np.testing.assert_allclose(found, reference, atol=TOLERANCE)
+        expected = original.similarity([reference], original.encode_document(documents))[0]
+        np.testing.assert_allclose(engine.score(query, documents), expected, atol=1e-4)
+    assert [(item["tokens"], item["truncated"]) for item in together.items] == [(12, False), (12, False), (12, True)]
+    assert max(item["tokens"] for item in engine.encode(documents, role="document").items) == 24
+
+
+def test_vectors_in_fewer_bits(engine_of: EngineOf, embedder: TaskArtifact) -> None:
+    encode: Any = engine_of(embedder.artifact).encode
+    vectors = encode(DOCUMENTS).embeddings
+    for form in ("int8", "uint8", "binary", "ubinary"):
+        expected = quantized(embedder.artifact, vectors, form)
+        np.testing.assert_array_equal(encode(DOCUMENTS, encoding_format=form).embeddings, expected, strict=True)
+    (tokens,) = encode(DOCUMENTS[:1], output="tokens", encoding_format="ubinary").embeddings
+    assert (tokens.dtype, tokens.shape[1]) == (np.uint8, 4)
+    with pytest.raises(Invalid, match="the ranges of int8 are those of whole texts' vectors"):
+        encode(DOCUMENTS, output="tokens", encoding_format="int8")

@@ -18,27 +18,12 @@ from service.runner import Runner
 from service.server import Server
 from service.services import Readiness
 from service.settings import SettingsError, read_settings
+from tests.service.conftest import bodies
 from tests.service.fake_engine import FakeBackend, load_fake_runner, write_fake_artifact
 
 TEXT = "the cat sat"
 TENSOR = {"name": "text", "datatype": "BYTES", "shape": [1], "data": [TEXT]}
-BY_NAME: dict[str, dict[str, Any]] = {  # every route whose body has the field, and a body that it takes
-    "/encode": {"inputs": TEXT},
-    "/embed": {"inputs": TEXT},
-    "/embed_all": {"inputs": TEXT},
-    "/": {"inputs": TEXT},
-    "/v1/embeddings": {"input": TEXT},
-    "/embeddings": {"input": TEXT},
-    "/v2/embed": {"texts": [TEXT]},
-    "/similarity": {"source": TEXT, "targets": [TEXT]},
-    "/explain": {"a": TEXT, "b": TEXT},
-    "/tokenize": {"inputs": TEXT},
-    "/rerank": {"query": TEXT, "texts": [TEXT]},
-    "/v1/rerank": {"query": TEXT, "documents": [TEXT]},
-    "/v2/rerank": {"query": TEXT, "documents": [TEXT]},
-    "/score": {"queries": TEXT, "documents": TEXT},
-    "/zero-shot": {"inputs": TEXT, "candidate_labels": ["cat", "dog"]},
-}
+BY_NAME = bodies(TEXT)
 OF_OTHER_TASKS: dict[str, dict[str, Any]] = {
     "/predict": {"inputs": TEXT},
     "/classify": {"input": TEXT},
@@ -57,7 +42,8 @@ class Both:
         app, self.services = create_app(self.settings, self.readiness)
         self.backends = {name: FakeBackend() for name in ("one", "two")}
         self.engines: dict[str, Runner] = {}
-        self.client = TestClient(app)
+        self.client = TestClient(app, base_url="http://testserver:8000")
+        self.admin = TestClient(app, base_url="http://testserver:8001")
 
     def start(self, *names: str, max_queue_delay: float = float("inf")) -> None:
         for model in self.services.models:
@@ -71,15 +57,24 @@ class Both:
     def ran(self, name: str) -> int:
         return len(self.backends[name].batches)
 
+    def ask(self, *model: str) -> Any:
+        """Has the text encoded, by the model of this name."""
+        return self.client.post("/encode", json={"inputs": TEXT, **({"model": model[0]} if model else {})})
+
+    def add(self, **body: str) -> Any:
+        return self.admin.post("/admin/models", json=body)
+
+    def close(self) -> None:
+        for name, engine in self.engines.items():
+            self.backends[name].gate.set()
+            engine.close(5)
+
 
 @pytest.fixture
 def both(fake_artifact: Path, tmp_path: Path) -> Iterator[Both]:
     made = Both([fake_artifact, write_fake_artifact(tmp_path / "second")], "--default", "two")
     yield made
-    made.client.close()
-    for name, engine in made.engines.items():
-        made.backends[name].gate.set()
-        engine.close(5)
+    made.close()
 
 
 @pytest.fixture
@@ -154,12 +149,12 @@ def test_a_model_that_is_not_there_takes_nothing_from_the_other(both: Both) -> N
     both.start("one")
     failed = next(model for model in both.services.models if model.alias == "two")
     assert both.client.get("/readyz").status_code == both.client.get("/healthz").status_code == 200
-    assert both.client.post("/encode", json={"inputs": TEXT, "model": "one"}).status_code == 200
-    answer = both.client.post("/encode", json={"inputs": TEXT})
+    assert both.ask("one").status_code == 200
+    answer = both.ask()
     assert (answer.status_code, "loading" in answer.text) == (503, True)
     failed.failure = "cannot load it"
     failed.show_failure()
-    answer = both.client.post("/encode", json={"inputs": TEXT})
+    answer = both.ask()
     assert (answer.status_code, "could not be loaded" in answer.text) == (503, True)
     assert answer.headers["retry-after"] == "1"
     assert both.services.metrics.registry.get_sample_value("polyhead_model_ready", {"model": "two"}) == 0
@@ -193,8 +188,7 @@ def test_a_full_queue_is_its_own_models(started: Both, monkeypatch: pytest.Monke
         monkeypatch.setattr(started.engines[name], "tokenize", lambda *_, **__: tokenized.append(name))
 
     fill("one")
-    statuses = [started.client.post("/encode", json={"inputs": TEXT, "model": m}).status_code for m in ("one", "two")]
-    assert (statuses, tokenized) == ([429, 200], [])
+    assert ([started.ask(name).status_code for name in ("one", "two")], tokenized) == ([429, 200], [])
     assert started.client.post("/v2/models/one/infer", json={}).status_code == 429, "before its body is read"
     assert started.client.post("/v2/models/two/infer", json={}).status_code == 422
     fill("two")
@@ -206,13 +200,11 @@ def test_bodies_of_one_model_leave_room_for_the_others(started: Both) -> None:
     assert one.bodies.limit == two.bodies.limit == started.settings.max_held_body_bytes // 2
     assert one.answers.limit == two.answers.limit == started.settings.max_held_answer_bytes // 2
     one.bodies.held = one.bodies.limit
-    body = {"inputs": TEXT, "model": "one"}
-    for path, asked in (("/encode", body), ("/v2/models/one/infer", {"inputs": [TENSOR]})):
-        answer = started.client.post(path, json=asked)
+    for answer in (started.ask("one"), started.client.post("/v2/models/one/infer", json={"inputs": [TENSOR]})):
         assert (answer.status_code, "too many request bodies are held" in answer.text) == (429, True)
-    assert started.client.post("/encode", json={**body, "model": "two"}).status_code == 200
+    assert started.ask("two").status_code == 200
     one.bodies.held = 0
-    assert started.client.post("/encode", json=body).status_code == 200
+    assert started.ask("one").status_code == 200
     assert one.bodies.held == two.bodies.held == one.in_use == two.in_use == 0
 
 
@@ -222,7 +214,6 @@ def operated(both: Both, tmp_path: Path) -> Iterator[Both]:
     write_fake_artifact(tmp_path / "store" / "third")
     made = Both([model.directory for model in both.services.models], *STORE, str(tmp_path / "store"))
     made.backends["third"] = FakeBackend()
-    made.client = TestClient(made.client.app, base_url="http://testserver:8001")
 
     async def load(model: ServedModel) -> None:
         try:
@@ -235,9 +226,7 @@ def operated(both: Both, tmp_path: Path) -> Iterator[Both]:
     made.services.models.load = load
     made.start("one", "two")
     yield made
-    made.client.close()
-    for engine in made.engines.values():
-        engine.close(5)
+    made.close()
 
 
 STORE = ("--admin-port", "8001", "--model-store")
@@ -246,27 +235,23 @@ ADD = {"artifact": "third", "name": "three"}
 
 def test_models_come_and_go(operated: Both, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "service.models")
-    client = TestClient(operated.client.app, base_url="http://testserver:8000")
-    encode = {"inputs": TEXT, "model": "three"}
-    assert client.post("/encode", json=encode).status_code == 404
-    states = operated.client.post("/admin/models", json=ADD).json()["models"]
+    assert operated.ask("three").status_code == 404
+    states = operated.add(**ADD).json()["models"]
     assert [(state["name"], state["ready"]) for state in states] == [("one", True), ("two", True), ("three", True)]
-    assert client.post("/encode", json=encode).status_code == 200
-    assert operated.ran("third") == 1
+    assert (operated.ask("three").status_code, operated.ran("third")) == (200, 1)
     assert operated.services.models.find("three").answers.limit == operated.settings.max_held_answer_bytes // 3
-    owned = operated.client.delete("/admin/models/tests/fake")  # which all three artifacts are called
+    owned = operated.admin.delete("/admin/models/tests/fake")  # which all three artifacts are called
     assert (owned.status_code, "served as one: remove it by that name" in owned.text) == (404, True)
     for name in ("three", "one"):
-        assert operated.client.delete(f"/admin/models/{name}").status_code == 200
+        assert operated.admin.delete(f"/admin/models/{name}").status_code == 200
     assert [record.getMessage() for record in caplog.records] == ["removing a model"] * 2
-    assert operated.backends["one"].is_closed
     assert operated.engines["two"].batcher.executor.cores is not None
-    assert not operated.backends["two"].is_closed
-    assert [state["name"] for state in operated.client.get("/admin/models").json()["models"]] == ["two"]
-    assert client.post("/encode", json={"inputs": TEXT}).status_code == 200
-    assert client.post("/encode", json=encode).status_code == 404, "what is left stands for no other model"
-    assert operated.client.delete("/admin/models/two").status_code == 422
-    assert client.get("/readyz").status_code == 200
+    assert [operated.backends[name].is_closed for name in ("one", "two")] == [True, False]
+    assert [state["name"] for state in operated.admin.get("/admin/models").json()["models"]] == ["two"]
+    assert operated.ask().status_code == 200
+    assert operated.ask("three").status_code == 404, "what is left stands for no other model"
+    assert operated.admin.delete("/admin/models/two").status_code == 422
+    assert operated.client.get("/readyz").status_code == 200
 
 
 def test_a_model_that_loads_at_last_takes_the_failed_ones_place(operated: Both) -> None:
@@ -275,7 +260,7 @@ def test_a_model_that_loads_at_last_takes_the_failed_ones_place(operated: Both) 
     failed.loaded = None
     failed.failure = "cannot load it"
     for body, names in ((ADD, ["one", "two", "three"]), ({**ADD, "name": "one"}, ["one", "two", "three"])):
-        states = operated.client.post("/admin/models", json=body).json()["models"]
+        states = operated.add(**body).json()["models"]
         assert [state["name"] for state in states] == names
     assert [(state["ready"], state["failure"]) for state in states] == [(True, "")] * 3
 
@@ -300,64 +285,57 @@ def test_what_cannot_be_loaded_is_said_and_changes_nothing(operated: Both, leave
         ({"artifact": "third", "name": "a/b"}, 422, "name"),
         ({"artifact": "third", "name": "one"}, 422, "another model is called one"),
     ):
-        answer = operated.client.post("/admin/models", json=body)
+        answer = operated.add(**body)
         assert (answer.status_code, message in answer.text) == (status, True), answer.text
         assert [model.name for model in models] == ["one", "two"]
 
 
 def test_one_more_model_than_fits_unloads_the_least_recently_used(operated: Both) -> None:
-    models, client = operated.services.models, TestClient(operated.client.app, base_url="http://testserver:8000")
-    size = models.find("one").num_bytes
+    models, size = operated.services.models, operated.services.models.find("one").num_bytes
     assert size > 0
     models._settings = operated.settings.model_copy(update={"max_model_bytes": 3 * size - 1, "default": "one"})
     for name in ("two", "one"):
-        assert client.post("/encode", json={"inputs": TEXT, "model": name}).status_code == 200
-    states = operated.client.post("/admin/models", json=ADD).json()["models"]
+        assert operated.ask(name).status_code == 200
+    states = operated.add(**ADD).json()["models"]
     assert [state["name"] for state in states] == ["one", "three"]  # the default stays, however long it was not used
     assert operated.backends["two"].is_closed
-    assert client.post("/encode", json={"inputs": TEXT, "model": "two"}).status_code == 404
+    assert operated.ask("two").status_code == 404
     models._settings = operated.settings.model_copy(update={"max_model_bytes": 2 * size - 1, "default": "one"})
-    answer = operated.client.post("/admin/models", json={"artifact": "third", "name": "four"})
-    assert answer.status_code == 422
-    assert "--max-model-bytes leaves" in answer.text
+    answer = operated.add(artifact="third", name="four")
+    assert (answer.status_code, "--max-model-bytes leaves" in answer.text) == (422, True)
     assert [model.name for model in models] == ["one", "three"]
 
 
-def test_a_model_that_leaves_answers_what_it_was_asked(operated: Both) -> None:
-    backend, app = operated.backends["one"], operated.client.app
+async def test_a_model_that_leaves_answers_what_it_was_asked(operated: Both) -> None:
+    backend, body = operated.backends["one"], {"inputs": TEXT, "model": "one"}
+    transport = httpx.ASGITransport(app=operated.client.app)
     backend.gate.clear()
 
-    async def ask(method: str, path: str, port: int, body: Any = None) -> httpx.Response:
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url=f"http://testserver:{port}") as client:
-            return await client.request(method, path, json=body)
-
-    async def test() -> tuple[int, int]:
-        asked = asyncio.ensure_future(ask("POST", "/encode", 8000, {"inputs": TEXT, "model": "one"}))
-        while not backend.batches:
+    async def until(holds: Callable[[], bool], asked: asyncio.Future[httpx.Response]) -> None:
+        while not holds():
             assert not asked.done(), asked.result().text
             await asyncio.sleep(0.001)
-        removed = asyncio.ensure_future(ask("DELETE", "/admin/models/one", 8001))
-        while len(operated.services.models) == 2:
-            assert not removed.done(), removed.result().text
-            await asyncio.sleep(0.001)
-        assert (await ask("POST", "/encode", 8000, {"inputs": TEXT, "model": "one"})).status_code == 404
+
+    async with httpx.AsyncClient(transport=transport, base_url="http://testserver:8000") as client:
+        asked = asyncio.ensure_future(client.post("/encode", json=body))
+        await until(lambda: bool(backend.batches), asked)
+        removed = asyncio.ensure_future(client.delete("http://testserver:8001/admin/models/one"))
+        await until(lambda: len(operated.services.models) == 1, removed)
+        assert (await client.post("/encode", json=body)).status_code == 404
         assert not removed.done()
         backend.gate.set()
-        return (await asked).status_code, (await removed).status_code
-
-    assert asyncio.run(test()) == (200, 200)
+        assert ((await asked).status_code, (await removed).status_code) == (200, 200)
     assert backend.is_closed
 
 
 def test_operators_need_the_admin_port_a_store_and_a_key(both: Both, operated: Both, fake_artifact: Path) -> None:
-    assert "there is none" in both.client.post("/admin/models", json=ADD).text
-    elsewhere = TestClient(operated.client.app, base_url="http://testserver:8000")
-    assert elsewhere.post("/admin/models", json=ADD).status_code == 404
+    assert "there is none" in both.add(**ADD).text
+    assert operated.client.post("/admin/models", json=ADD).status_code == 404
     app, _ = create_app(read_settings([str(fake_artifact), "--admin-port", "80", "--api-keys", "k" * 16]), Readiness())
-    assert TestClient(app).get("/admin/models").status_code == 401
-    assert TestClient(app).get("/admin/models", headers={"x-api-key": "k" * 16}).status_code == 200
-    assert TestClient(app).delete("/admin/models/one", headers={"x-api-key": "k" * 16}).status_code == 404
+    client, key = TestClient(app), {"x-api-key": "k" * 16}
+    assert client.get("/admin/models").status_code == 401
+    assert client.get("/admin/models", headers=key).status_code == 200
+    assert client.delete("/admin/models/one", headers=key).status_code == 404
 
 
 def test_models_of_the_command_line(tmp_path: Path, fake_artifact: Path) -> None:

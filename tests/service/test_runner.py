@@ -17,22 +17,7 @@ from service.batching import executor
 from service.runner import Runner, plan_runtime, warn_of_slow_precision
 from service.settings import read_settings
 from tests.service.fake_engine import FakeBackend
-
-
-class Slow(FakeBackend):
-    """Its runs begin, and go on until they may end."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        super().__init__()
-        self.has_begun = threading.Event()
-        self.gate.clear()
-
-    def warm_up(self) -> None:
-        pass
-
-    def run(self, batch: Any) -> Any:
-        self.has_begun.set()
-        return super().run(batch)
+from tests.service.process import wait_until
 
 
 @pytest.mark.parametrize(
@@ -42,14 +27,15 @@ class Slow(FakeBackend):
 def test_a_run_hangs_once_no_deadline_can_be_left(
     request_timeout: float | None, seconds: float, is_alive: bool, fake_artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = Slow()
+    backend = FakeBackend()
+    backend.gate.clear()
     monkeypatch.setattr(service.runner, "load_backend", lambda *_, **__: backend)
     flags = ["--model", str(fake_artifact), "--request-timeout", str(request_timeout)]
     runner = Runner.load(fake_artifact, read_settings(flags) if request_timeout else None)
     with Engine(runner) as engine:
         caller = threading.Thread(target=engine.encode, args=("cat",))
         caller.start()
-        assert backend.has_begun.wait(30)
+        wait_until(lambda: bool(backend.batches))
         with monkeypatch.context() as later:
             later.setattr(executor, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + seconds))
             assert runner.is_alive() == is_alive
@@ -58,7 +44,7 @@ def test_a_run_hangs_once_no_deadline_can_be_left(
 
 
 def test_a_load_that_fails_late_leaves_no_threads(fake_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service.runner, "load_backend", Slow)
+    monkeypatch.setattr(service.runner, "load_backend", lambda *_, **__: FakeBackend())
     monkeypatch.setattr("service.runner.TokenOutputs.load", Mock(side_effect=ArtifactError("no layers")))
     before = threading.enumerate()
     with pytest.raises(ArtifactError, match="no layers"):

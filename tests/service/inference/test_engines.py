@@ -103,6 +103,23 @@ def test_a_run_is_ended_in_the_middle_and_the_next_one_is_whole(artifact: Artifa
     np.testing.assert_allclose(backend.run(large).output, whole, atol=TOLERANCE)
 
 
+async def test_workers_run_side_by_side(artifact: Artifact, embedder: TaskArtifact) -> None:
+    """Some for attention too, which OpenVINO leaves to the other graph."""
+    reference = load_backend(Artifact.open(embedder.artifact), workers=1, intra_op_threads=1, provider="cpu")
+    texts = [[place % 90] * (1 + place % 9) for place in range(100)]
+    backend = HeldBackend(load_backend(artifact, workers=2, intra_op_threads=1, provider="cpu"))
+    backend.may_run.set()
+    with running(backend, workers=2, max_batch_tokens=64, max_padding=0.4) as batcher:
+        asked = [Job(np.array(ids), (0,) if place % 10 == 0 else ()) for place, ids in enumerate(texts)]
+        answers = await asyncio.gather(*(batcher.submit([job]) for job in asked))
+    for ids, (found,) in zip(texts, answers, strict=True):
+        alone = reference.run(Batch(np.array([ids]), np.array([len(ids)]), tuple(found.attentions)))
+        np.testing.assert_allclose(found.output, alone.output[0], atol=TOLERANCE)
+        for layer, weights in found.attentions.items():
+            own = alone.attentions[layer][0, :, : len(ids), : len(ids)]  # a processor may want it longer
+            np.testing.assert_allclose(weights, own, atol=TOLERANCE)
+
+
 async def test_a_request_that_is_given_up_ends_its_run_and_no_other(backend: HeldBackend, expected: list[Any]) -> None:
     with running(backend, workers=2) as batcher:
         given_up = await begin(batcher, *jobs(LARGE))

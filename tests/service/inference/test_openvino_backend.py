@@ -1,6 +1,5 @@
 """OpenVINO's answers beside ONNX Runtime's, of small networks of every task that it takes."""
 
-import asyncio
 import os
 import re
 import shutil
@@ -20,8 +19,6 @@ from model.artifact import GRAPH, LENGTHS, PLAIN_GRAPH, Artifact, ArtifactError,
 from model.processor import openvino_settings
 from polyhead import Engine
 from polyhead.tune import held_memory
-from service.batching.batcher import Batcher
-from service.batching.jobs import Job
 from service.inference import openvino_backend
 from service.inference.backend import Batch, Cancellation, ProviderUnavailable
 from service.inference.onnx_backend import OnnxBackend
@@ -140,24 +137,6 @@ def test_the_other_graph_is_the_one_that_was_verified(artifact: Artifact, tmp_pa
 
 def test_the_graph_for_it_keeps_its_weights_in_the_other_ones_file(artifact: Artifact) -> None:
     assert artifact.path(PLAIN_GRAPH).stat().st_size < artifact.path(GRAPH).stat().st_size / 5
-
-
-def test_threads_run_side_by_side_through_a_batcher(artifact: Artifact) -> None:
-    reference = OnnxBackend(artifact)
-    batcher = Batcher(
-        OpenVinoBackend(artifact, workers=2), workers=2, max_batch_tokens=64, max_queue_tokens=10**6, max_padding=0.4
-    )
-    batcher.start()
-
-    async def ask() -> None:
-        batches = [batch(artifact, [1 + seed % 9], seed=seed) for seed in range(100)]
-        jobs = [Job(one.input_ids[0], (0,) if place % 10 == 0 else ()) for place, one in enumerate(batches)]
-        answers = await asyncio.gather(*(batcher.submit([job]) for job in jobs))
-        for one, (result,) in zip(batches, answers, strict=True):
-            np.testing.assert_allclose(result.output, reference.run(one).output[0], atol=TOLERANCE)
-
-    asyncio.run(ask())
-    assert batcher.close(PATIENCE)
 
 
 def test_a_cancelled_run_fails_and_ends_no_other(backend: OpenVinoBackend, artifact: Artifact) -> None:

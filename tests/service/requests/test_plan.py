@@ -1,13 +1,27 @@
-"""Each limit of a request: what is exactly at it is taken, one more is refused before anything runs."""
+"""Each limit of a request: what is at it is taken, one more is refused before anything runs; prompts; spans."""
 
+import time
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from model.artifact import Defaults
+from model.artifact import Artifact, Defaults, Manifest
+from model.config_parts import Projection
+from service.answers.vectors import span_vectors
+from service.batching.jobs import JobResult
+from service.errors import Invalid
+from service.requests.plan import plan_encoding
+from service.requests.schemas import EncodeRequest
+from service.requests.spans import SpanPlan
+from service.tokenization.inputs import Inputs
+from service.tokenization.rows import KeptEncoding, TokenizedInput
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, NUM_HEADS, SEP, VOCABULARY, write_fake_artifact
+from tests.task_artifacts import TaskArtifact
 
 LAST_ID = len(VOCABULARY) - 1
 LAST_LAYER, LAST_HEAD = len(NUM_HEADS) - 1, NUM_HEADS[0] - 1
@@ -62,17 +76,14 @@ def test_at_a_limit_and_beyond(
     assert len(served.backend.batches) == runs
 
 
+ROLLOUTS = "attention: {} bytes of weights would be computed, at most {} are allowed; a rollout needs every layer: send"
+
+
 @pytest.mark.parametrize(
     ("path", "body", "texts", "message"),
     [
         ("/explain", {"a": "cat", "b": "dog"}, 2, "{} bytes of attention weights would be computed"),
-        (
-            "/encode",
-            CAT | {"attention": {"layers": [0], "reduce": "rollout"}},
-            1,
-            "attention: {} bytes of weights would be computed, at most {} are allowed; a rollout needs every layer: "
-            "send fewer or shorter inputs",
-        ),
+        ("/encode", CAT | {"attention": ROLLOUT}, 1, f"{ROLLOUTS} fewer or shorter inputs"),
     ],
 )
 def test_every_head_that_is_computed_counts(serve: Serve, path: str, body: Body, texts: int, message: str) -> None:
@@ -82,8 +93,8 @@ def test_every_head_that_is_computed_counts(serve: Serve, path: str, body: Body,
     assert refused.status_code == 413
     assert refused.json()["error"]["message"].startswith(message.format(computed, computed - 1))
     assert not served.backend.batches
-    served = serve("--max-attention-work-bytes", str(computed))
-    assert served.client.post(path, json=body).status_code == 200
+    taken = serve("--max-attention-work-bytes", str(computed)).client.post(path, json=body)
+    assert taken.status_code == 200
 
 
 def test_a_request_that_fills_the_queue_is_taken(serve: Serve) -> None:
@@ -167,3 +178,58 @@ def test_prompt_counts_in_what_is_cut(prompted: Served) -> None:
     assert refused.json()["error"]["message"].startswith("inputs[0]: 17 tokens, the model takes 16")
     (item,) = prompted.encode({"inputs": text, "prompt_name": "query"}).json()["items"]
     assert item == {"tokens": 16, "truncated": True, "tokens_cut": 1}
+
+
+TEXT = "the cat sat"
+SPANS = [[[0, 3]]]
+
+
+def manifest(artifact: TaskArtifact, **config: Any) -> Manifest:
+    found = Artifact.open(artifact.artifact).manifest
+    return replace(found, config=replace(found.config, **config))
+
+
+@pytest.mark.parametrize(
+    ("config", "way"),
+    [({"pooling": "cls"}, "cls"), ({"projections": (Projection(size=16),)}, "mean and a dense layer")],
+)
+def test_spans_are_of_models_that_take_the_mean(embedder: TaskArtifact, config: dict[str, Any], way: str) -> None:
+    request, inputs = EncodeRequest(inputs=TEXT, spans=SPANS), Inputs(texts=[TEXT])
+    with pytest.raises(Invalid, match=f"drawn pools by {way}; leave spans out") as raised:
+        plan_encoding(request, inputs, manifest(embedder, **config))
+    assert raised.value.param == "spans"
+    assert plan_encoding(request, inputs, manifest(embedder)).spans is not None
+
+
+def test_a_thousand_long_spans_cost_what_short_ones_do(generator: np.random.Generator) -> None:
+    size, vectors = 500, generator.standard_normal((500, 4), np.float32)
+    special = [place % 100 == 0 for place in range(size)]
+    encoding = KeptEncoding(
+        ["a"] * size, [(place, place + 1) for place in range(size)], list(range(size)), list(map(int, special))
+    )
+    item = TokenizedInput(np.arange(size), False, size, encoding, ("a" * size,))
+    spans = [[place % 200, size - place // 200] for place in range(2000)]
+    tracemalloc.start()
+    (tokens,) = SpanPlan([spans]).find_tokens([item], 0)
+    found = span_vectors(JobResult(vectors[0], vectors, {}, 0.0, 0.0), tokens)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    for (start, end), vector in list(zip(spans, found, strict=True))[::29]:
+        inside = [vectors[place] for place in range(start, end) if not special[place]]
+        np.testing.assert_allclose(vector, np.mean(inside, axis=0, dtype=np.float64), rtol=0, atol=1e-6)
+    assert peak < 8 * sum(end - start for start, end in spans) / 4
+
+
+def test_white_space_behind_a_cut_text_is_read_once() -> None:
+    encoding = KeptEncoding(["a"], [(0, 1)], [0], [0])
+    item = TokenizedInput(np.zeros(1, np.int64), True, 2, encoding, ("a" + " " * 200_000 + "z",))
+
+    def seconds(end: int) -> float:
+        started = time.process_time()
+        (tokens,) = SpanPlan([[[0, end]] * 3000]).find_tokens([item], 0)
+        assert tokens.ranges.tolist() == [[0] * 3000, [1] * 3000]
+        return time.process_time() - started
+
+    assert seconds(200_000) < 5 * seconds(1) + 0.05
+    with pytest.raises(Invalid, match=r"spans\[0\]\[1\]: reaches into what was cut off"):
+        SpanPlan([[[0, 200_001], [0, 200_002]]]).find_tokens([item], 0)

@@ -6,13 +6,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from model.artifact import Artifact
 from service.app import create_app
+from service.http.response import SAFETENSORS
 from service.runner import Runner
 from service.services import Readiness
-from tests.service.conftest import Served, settings_of
+from tests.service.conftest import Served, read_tensors, settings_of
 
 Client = Callable[[Path], TestClient]
 
@@ -22,6 +25,23 @@ def post(client: TestClient, path: str, **body: Any) -> Any:
     response = client.post(path, json=body)
     assert response.status_code == 200, response.text
     return response.json()
+
+
+def post_tensors(client: TestClient, **body: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arrays of what `POST /encode` answers in safetensors, and the rest."""
+    response = client.post("/encode", json=body, headers={"accept": SAFETENSORS})
+    assert response.status_code == 200, response.text
+    return read_tensors(response.content)
+
+
+def quantized(artifact: Path, vectors: Any, form: str) -> Any:
+    """By sentence-transformers, within the artifact's ranges."""
+    from sentence_transformers.util import quantize_embeddings  # noqa: PLC0415 - seconds to import
+
+    ranges = Artifact.open(artifact).manifest.vector_ranges
+    assert ranges is not None
+    limits = np.array([ranges.minimum, ranges.maximum], dtype=np.float32)
+    return quantize_embeddings(np.array(vectors, np.float32), precision=form, ranges=limits)
 
 
 @contextmanager

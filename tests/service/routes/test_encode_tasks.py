@@ -1,22 +1,39 @@
-"""`POST /encode` on artifacts of every task, with long texts and spans: what the originals give for the same folder."""
+"""`POST /encode` on artifacts of every task, long texts, spans and tables: what the originals give for the folder."""
 
-from collections.abc import Callable
-from itertools import pairwise
+import json
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from service.context import RequestContext
+from export.checkpoint import read_checkpoint
+from export.errors import UnsupportedModel
+from export.exporter import export_artifact
+from export.original import compare_with_original
+from export.sources import Folder
+from export.verify import Case
 from tests.service.conftest import Serve
 from tests.service.fake_engine import MAX_LENGTH
-from tests.service.routes.conftest import Client, post, serving
+from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import LONGEST, TaskArtifact
+from tests.tokenizers import VOCABULARY, wordpiece
 
 TOLERANCE = 1e-5
-TEXTS = ["the cat sat on the mat.", "a dog", "mat"]
 PAIRS = [["the cat", "the cat sat on the mat."], ["a dog", "mat"], ["the cat " * 40, "a dog " * 20]]
+
+
+@cache
+def original(folder: Path, kind: str = "AutoModel") -> tuple[Any, Any]:
+    """Tokenizer and network of `transformers`."""
+    import transformers  # noqa: PLC0415 - seconds to import
+
+    network = getattr(transformers, kind).from_pretrained(folder, attn_implementation="eager").eval()
+    return transformers.AutoTokenizer.from_pretrained(folder), network
 
 
 def test_a_reranker_scores_pairs_as_cross_encoder_does(client: Client, reranker: TaskArtifact) -> None:
@@ -31,13 +48,9 @@ def test_a_reranker_scores_pairs_as_cross_encoder_does(client: Client, reranker:
 
 
 def test_attention_across_a_pair_is_transformers_own(client: Client, reranker: TaskArtifact) -> None:
-    import torch  # noqa: PLC0415 - seconds to import
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer  # noqa: PLC0415 - seconds to import
-
-    network = AutoModelForSequenceClassification.from_pretrained(reranker.folder, attn_implementation="eager")
-    batch = AutoTokenizer.from_pretrained(reranker.folder)(*PAIRS[0], return_tensors="pt")
+    tokenizer, network = original(reranker.folder, "AutoModelForSequenceClassification")
     with torch.no_grad():
-        expected = network(**batch, output_attentions=True).attentions
+        expected = network(**tokenizer(*PAIRS[0], return_tensors="pt"), output_attentions=True).attentions
     (entry,) = post(client(reranker.artifact), "/encode", pairs=PAIRS[:1], attention={"layers": "all"})["attention"]
     for layer, weights in enumerate(expected):
         np.testing.assert_allclose(entry["weights"][layer], weights[0].numpy(), atol=TOLERANCE, rtol=0)
@@ -54,32 +67,13 @@ def test_words_of_a_pair_are_those_of_its_texts(client: Client, reranker: TaskAr
     assert entry["offsets"][2] == [0, 3]
 
 
-@pytest.mark.parametrize(("path", "field"), [("/predict", "inputs"), ("/classify", "input")])
-def test_labels_and_their_scores_count_in_the_size_of_an_answer(
-    classifier: TaskArtifact, monkeypatch: pytest.MonkeyPatch, path: str, field: str
-) -> None:
-    of_text = sum(len(label) + 48 for label in ("contradiction", "entailment", "neutral"))
-    held: list[int] = []
-    monkeypatch.setattr(RequestContext, "hold_answer", lambda _context, _budget, size: held.append(size))
-    with serving(classifier.artifact, f"--max-embedding-bytes={2 * of_text}") as asked:
-        texts = [["cats"]] * 3 if path == "/predict" else ["cats"] * 3
-        assert asked.post(path, json={field: texts[:2]}).status_code == 200
-        response = asked.post(path, json={field: texts})
-    assert response.status_code == 413
-    assert f"{field}: the answer would hold {3 * of_text} bytes of labels and scores" in response.text
-    assert held == [2 * (of_text + 21 * 3)]
-
-
 LONG = "the cat sat on the mat. a dog " * 25
 LONG_TEXTS = [LONG, "a dog", LONG[: len(LONG) // 2]]
 
 
 def pooled_windows(folder: Path, text: str) -> tuple[Any, list[int]]:
     """Mean-pooled vectors [windows, D] and tokens of each window, by `transformers`."""
-    import torch  # noqa: PLC0415 - seconds to import
-    from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415 - seconds to import
-
-    tokenizer, network = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    tokenizer, network = original(folder)
     ids = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
     vectors, lengths = [], []
     for start in range(0, len(ids), LONGEST - 2):
@@ -134,53 +128,30 @@ def test_the_tokens_of_all_windows_count(serve: Serve) -> None:
 
 
 SPAN_TEXTS = ["The cat sat on the mat. It rained all day; nobody minded.", "Über allen Gipfeln ist Ruh."]
-SPANS = [[[0, 23], [24, 57], [4, 7]], [[0, 10], [0, 27]]]
+SPANS = [[[0, 23], [24, 57], [4, 7], [0, 5], [5, 10]], [[0, 10], [0, 27]]]  # some end within a token
 
 
-@pytest.fixture(scope="module")
-def hidden_states(embedder: TaskArtifact) -> Callable[[str], tuple[Any, Any]]:
-    """Of a text [n, D] and offsets [n, 2], without the special tokens, by `transformers`."""
-    import torch  # noqa: PLC0415 - seconds to import
-    from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415 - seconds to import
-
-    tokenizer = AutoTokenizer.from_pretrained(embedder.folder)
-    network = AutoModel.from_pretrained(embedder.folder).eval()
-
-    def read(text: str) -> tuple[Any, Any]:
-        batch = tokenizer(text, return_tensors="pt", return_offsets_mapping=True)
-        offsets = batch.pop("offset_mapping")[0].numpy()
-        with torch.no_grad():
-            return network(**batch).last_hidden_state[0].numpy()[1:-1], offsets[1:-1]
-
-    return read
+def hidden_states(folder: Path, text: str) -> tuple[Any, Any]:
+    """[n, D] and offsets [n, 2] of a text, without the special tokens, by `transformers`."""
+    tokenizer, network = original(folder)
+    batch = tokenizer(text, return_tensors="pt", return_offsets_mapping=True)
+    offsets = batch.pop("offset_mapping")[0].numpy()
+    with torch.no_grad():
+        return network(**batch).last_hidden_state[0].numpy()[1:-1], offsets[1:-1]
 
 
 @pytest.mark.parametrize("prompt", ["", "query: "])
-def test_a_span_is_the_mean_of_its_tokens(
-    client: Client, embedder: TaskArtifact, hidden_states: Callable[[str], tuple[Any, Any]], prompt: str
-) -> None:
+def test_a_span_is_the_mean_of_its_tokens(client: Client, embedder: TaskArtifact, prompt: str) -> None:
     asked = client(embedder.artifact)
     found = post(asked, "/encode", inputs=SPAN_TEXTS, spans=SPANS, prompt=prompt, normalize=False)
     unit = post(asked, "/encode", inputs=SPAN_TEXTS, spans=SPANS, prompt=prompt)["embeddings"]
     for text, spans, vectors, units in zip(SPAN_TEXTS, SPANS, found["embeddings"], unit, strict=True):
-        hidden, offsets = hidden_states(prompt + text)
+        hidden, offsets = hidden_states(embedder.folder, prompt + text)
         ends = offsets[:, 1] - len(prompt)
         expected = np.stack([hidden[(start < ends) & (ends <= end)].mean(axis=0) for start, end in spans])
         np.testing.assert_allclose(vectors, expected, atol=TOLERANCE, rtol=0)
         lengths = np.linalg.norm(expected, axis=1, keepdims=True)
         np.testing.assert_allclose(units, expected / lengths, atol=TOLERANCE, rtol=0)
-
-
-def test_spans_side_by_side_share_no_token_and_leave_none_out(client: Client, embedder: TaskArtifact) -> None:
-    asked, text = client(embedder.artifact), "the cat sat on the mat."
-    spans = [[start, end] for start, end in pairwise([0, 5, 11, len(text)])]
-    asked_for = {"inputs": text, "normalize": False, "attention": {"layers": "last"}}
-    answer = post(asked, "/encode", **asked_for, spans=[[*spans, [0, len(text)]]])
-    *parts, whole = np.array(answer["embeddings"][0])
-    ends = [end for start, end in answer["attention"][0]["offsets"] if end > start]
-    counts = [sum(start < end <= stop for end in ends) for start, stop in spans]
-    assert sum(counts) == len(ends)
-    np.testing.assert_allclose(np.average(parts, axis=0, weights=counts), whole, atol=TOLERANCE, rtol=0)
 
 
 def test_spans_of_what_was_kept_of_a_long_text(client: Client, embedder: TaskArtifact) -> None:
@@ -191,3 +162,63 @@ def test_spans_of_what_was_kept_of_a_long_text(client: Client, embedder: TaskArt
     np.testing.assert_allclose(kept["embeddings"], shorter["embeddings"], atol=TOLERANCE, rtol=0)
     end = post(asked, "/encode", inputs=text, spans=[[[400 - len(fits), 400]]], truncate="start", normalize=False)
     np.testing.assert_allclose(end["embeddings"], shorter["embeddings"], atol=TOLERANCE, rtol=0)
+
+
+SIZE = 12
+TABLE_TEXTS = ["the cat", "the cats sat on the mats, the mats.", "lower [SEP] newest", "zzz"]
+
+
+def write_table(folder: Path, form: str) -> Path:
+    """A folder as the form has it: potion's has a row for several tokens, weights and other settings beside it."""
+    generator = torch.Generator().manual_seed(3)
+    modules = [{"type": "sentence_transformers.models.StaticEmbedding", "path": "0_StaticEmbedding"}]
+    tensors = {"embedding.weight": torch.randn(VOCABULARY, SIZE, generator=generator)}
+    if form == "model2vec":
+        modules = [{"type": modules[0]["type"], "path": "."}, {"type": "sentence_transformers.models.Normalize"}]
+        modules[1]["path"] = "1_Normalize"
+        mapping = torch.randint(0, 40, (VOCABULARY,), generator=generator)
+        rows = torch.randn(40, SIZE, generator=generator)
+        tensors = {"embeddings": rows, "mapping": mapping, "weights": torch.rand(VOCABULARY, generator=generator)}
+    network = folder / modules[0]["path"]
+    network.mkdir(parents=True)
+    (folder / "modules.json").write_text(json.dumps([{"idx": i, "name": str(i), **m} for i, m in enumerate(modules)]))
+    (folder / "config.json").write_text(json.dumps({"model_type": "model2vec", "architectures": ["StaticModel"]}))
+    (network / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
+    save_file(tensors, network / "model.safetensors")
+    wordpiece().save(str(network / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(scope="module", params=["sentence-transformers", "model2vec"])
+def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TaskArtifact:
+    directory = tmp_path_factory.mktemp("table")
+    folder = write_table(directory / "folder", request.param)
+    with patch("export.verify.grid", lambda _: [Case((7, 3), 7, (0,))]):
+        export_artifact(read_checkpoint(Folder(folder, "table")), directory / "artifact", explains=False)
+    return TaskArtifact(folder, directory / "artifact")
+
+
+def test_a_table_answers_as_its_original_and_has_no_attention(client: Client, table: TaskArtifact) -> None:
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - seconds to import
+
+    expected = SentenceTransformer(str(table.folder), device="cpu").encode(
+        TABLE_TEXTS, show_progress_bar=False, normalize_embeddings=True
+    )
+    asked = client(table.artifact)
+    np.testing.assert_allclose(post(asked, "/encode", inputs=TABLE_TEXTS)["embeddings"], expected, atol=1e-6)
+    vectors = [row["embedding"] for row in post(asked, "/v1/embeddings", input=TABLE_TEXTS)["data"]]
+    np.testing.assert_allclose(vectors, expected, atol=1e-6)
+    compared = compare_with_original(read_checkpoint(Folder(table.folder, "table")), table.folder)
+    assert compared["compared"]
+    assert compared["pooled"] < 1e-6
+    refused = asked.post("/encode", json={"inputs": "the cat", "attention": {}})
+    assert refused.status_code == 422
+    assert "the model has no heads (a table of vectors, or all were removed), so it has no attention" in refused.text
+
+
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+    folder = write_table(tmp_path / "folder", "model2vec")
+    for tensors in ({"other": torch.ones(3, 4)}, {"embeddings": torch.ones(3, 4, dtype=torch.int8)}):
+        save_file(tensors, folder / "model.safetensors")
+        with pytest.raises(UnsupportedModel, match="needs a tensor embedding.weight, or embeddings"):
+            read_checkpoint(Folder(folder, "table"))

@@ -1,5 +1,6 @@
-"""`POST /explain`, through pooling and on a fake decomposer through the network: the account adds up."""
+"""`POST /explain`, and attention of the form "decomposition", on fakes with a closed form: the account adds up."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,17 @@ from model.artifact import EXPLAIN_GRAPH
 from model.config_parts import Projection
 from service.requests.attention import missing_graph
 from service.requests.explain import ExplainAnswer
+from service.requests.schemas import EncodeAnswer, TokenContributions
 from tests.service.conftest import Serve, Served
-from tests.service.fake_engine import MAX_LENGTH, NUM_HEADS, FakeDecomposer, attention_weights
-from tests.service.routes.conftest import serving
+from tests.service.fake_engine import (
+    HIDDEN_SIZE,
+    MAX_LENGTH,
+    NUM_HEADS,
+    FakeDecomposer,
+    attention_weights,
+    hidden_states,
+)
+from tests.service.routes.conftest import post_tensors, serving
 from tests.service.routes.test_encode import expected_vector, ids_of
 from tests.task_artifacts import TaskArtifact
 
@@ -116,12 +125,6 @@ def network(served: Served, **body: Any) -> Any:
     return explain(served, **{"a": CATS, "through": "network", **body})
 
 
-def refused(served: Served, **body: Any) -> tuple[int, str, str]:
-    answer = network(served, **body)
-    error = answer.json()["error"]
-    return answer.status_code, error["param"], error["message"]
-
-
 def test_through_the_network_cells_and_biases_add_up(served: Served) -> None:
     response = network(served)
     answer = response.json()
@@ -159,15 +162,6 @@ def test_top_pairs_are_the_largest_and_say_what_is_left(served: Served, through:
     assert total == pytest.approx(answer["similarity"], abs=1e-6)
 
 
-def test_a_long_text_is_refused_before_anything_runs(serve: Serve) -> None:
-    decomposer = FakeDecomposer()
-    status, param, message = refused(serve("--max-explained-tokens", "6", decomposer=decomposer))
-    assert (status, param) == (413, "a")
-    assert message.startswith(f"a: {len(CATS_IDS)} tokens, at most 6 are explained")
-    assert message.endswith('send a shorter text, or ask for through "pooling"')
-    assert not decomposer.sources
-
-
 def test_a_long_text_of_a_classifier_is_not_sent_to_pooling(reranker: TaskArtifact) -> None:
     with serving(reranker.artifact, "--max-explained-tokens", "4") as asked:
         found = asked.post("/explain", json={"a": "the cat", "through": "network"}).json()
@@ -176,18 +170,16 @@ def test_a_long_text_of_a_classifier_is_not_sent_to_pooling(reranker: TaskArtifa
 
 def test_an_artifact_without_the_graph_says_how_to_get_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(served.engine.manifest.files, EXPLAIN_GRAPH)
-    status, _, message = refused(served)
-    assert status == 404
-    assert "no explain.onnx" in message
-    assert "export the model again" in message
+    refused = network(served)
+    assert refused.status_code == 404
+    assert re.search(r"no explain\.onnx.* export the model again", refused.json()["error"]["message"])
     assert network(served, through="pooling").status_code == 200
     third = replace(served.engine.manifest.config, attention_residual_norm=True)
     assert "a part that is not taken apart" in missing_graph(replace(served.engine.manifest, config=third))
     lower = replace(served.engine.manifest, precision="int8")
     monkeypatch.setattr(served.engine, "artifact", replace(served.engine.artifact, manifest=lower))
-    message = refused(served)[2]
-    assert "it is in int8, in which parts would not add up" in message
-    assert "export the model in fp32 too" in message
+    message = network(served).json()["error"]["message"]
+    assert re.search(r"it is in int8, in which parts would not add up.* export the model in fp32 too", message)
 
 
 def test_a_failure_is_a_500_without_details(serve: Serve) -> None:
@@ -203,3 +195,79 @@ def test_a_deadline_cancels_what_runs(serve: Serve) -> None:
     decomposer.gate.clear()
     assert network(serve("--request-timeout", "0.2", decomposer=decomposer)).status_code == 504
     assert decomposer.gate.wait(10)  # the run was cancelled
+
+
+TEXT = "the cats sat"
+IDS = ids_of("the cat ##s sat")
+
+
+def expected(ids: list[int], *, dimensions: int = HIDDEN_SIZE) -> tuple[Any, Any]:
+    """Parts [n + 1, D] and their sum: a token's is three quarters of its share of the mean, the rest the biases'."""
+    hidden = hidden_states(np.array(ids)).astype(np.float64)[:, :dimensions]
+    whole = hidden.mean(axis=0)
+    return np.vstack([0.75 / len(ids) * hidden, 0.25 * whole]), whole
+
+
+def figures(parts: Any, whole: Any, *, normalize: bool = True) -> tuple[Any, Any]:
+    norms, length = np.sqrt((parts**2).sum(axis=1)), np.sqrt(whole @ whole)
+    return norms / (length if normalize else 1), (parts @ whole) / (norms * length)
+
+
+def encode(served: Served, inputs: Any = TEXT, *, level: str = "token", **body: Any) -> Any:
+    return served.encode({"inputs": inputs, "attention": {"form": "decomposition", "level": level}, **body})
+
+
+@pytest.mark.parametrize("options", [{}, {"normalize": False}, {"dimensions": 3}])
+def test_each_tokens_part_has_its_norm_and_cosine(served: Served, options: dict[str, Any]) -> None:
+    response = encode(served, [TEXT, "dog"], **options)
+    answer = response.json()
+    read = EncodeAnswer.model_validate_json(response.content)
+    assert all(isinstance(entry, TokenContributions) for entry in read.attention or ())
+    assert answer["embeddings"] == served.encode({"inputs": [TEXT, "dog"], **options}).json()["embeddings"]
+    for entry, ids, vector in zip(answer["attention"], (IDS, ids_of("dog")), answer["embeddings"], strict=True):
+        parts, whole = expected(ids, dimensions=options.get("dimensions", HIDDEN_SIZE))
+        norms, cosines = figures(parts, whole, normalize=options.get("normalize", True))
+        np.testing.assert_allclose(entry["norms"], norms, rtol=1e-5)
+        np.testing.assert_allclose(entry["cosines"], cosines, atol=1e-5)
+        assert np.dot(entry["norms"], entry["cosines"]) == pytest.approx(np.linalg.norm(vector), abs=1e-5)
+    assert answer["attention"][0]["tokens"] == ["[CLS]", "the", "cat", "##s", "sat", "[SEP]"]
+    assert answer["attention"][0]["offsets"][2] == [4, 7]
+
+
+def test_a_words_part_is_the_sum_of_its_tokens(served: Served) -> None:
+    entry = encode(served, level="word").json()["attention"][0]
+    assert entry["words"] == ["[CLS]", "the", "cats", "sat", "[SEP]"]
+    parts, whole = expected(IDS)
+    norms, cosines = figures(np.vstack([parts[:2], parts[2:4].sum(axis=0), parts[4:]]), whole)
+    np.testing.assert_allclose(entry["norms"], norms, rtol=1e-5)
+    np.testing.assert_allclose(entry["cosines"], cosines, atol=1e-5)
+
+
+def test_token_ids_have_no_offsets_and_other_formats_the_same_figures(served: Served) -> None:
+    plain = encode(served, IDS).json()["attention"]
+    assert plain[0]["offsets"] is None
+    assert encode(served, IDS, encoding_format="base64").json()["attention"] == plain
+    tensors, rest = post_tensors(served.client, inputs=IDS, attention={"form": "decomposition"})
+    assert set(tensors) == {"embeddings"}
+    assert rest["attention"] == plain
+
+
+def test_its_cost_is_refused_before_anything_runs_and_counted(serve: Serve) -> None:
+    decomposer = FakeDecomposer()
+    served = serve("--max-explained-tokens", "6", decomposer=decomposer)
+    explained = network(served).json()["error"]
+    assert (explained["code"], explained["param"]) == ("too_large", "a")
+    assert explained["message"].startswith(f"a: {len(CATS_IDS)} tokens, at most 6 are explained")
+    assert explained["message"].endswith('send a shorter text, or ask for through "pooling"')
+    long = encode(served, ["cat", "the cat sat on a mat"]).json()["error"]
+    assert (long["code"], long["param"]) == ("too_large", "inputs.1")
+    assert long["message"].startswith("inputs[1]: 8 tokens, at most 6 are explained through the network")
+    many = encode(served, ["cat"] * 9)  # 9 squares of 3 tokens: more than two of 6
+    assert many.status_code == 413
+    assert "add up to 81, at most 72 are explained" in many.json()["error"]["message"]
+    assert encode(served, ["cat"] * 8).status_code == 200
+    assert len(decomposer.sources) == 8  # of the last request alone
+    assert served.metric("polyhead_attention_requests_total") == 1
+    assert served.metric("polyhead_attention_bytes_total") == 8 * 4 * 2 * (3 + 1)
+    answer = encode(serve("--max-attention-bytes", "31"), "cat")  # two figures of three tokens and the biases: 32
+    assert (answer.status_code, answer.json()["error"]["param"]) == (413, "attention")

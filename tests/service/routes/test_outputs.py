@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import load
 from torch.nn.functional import normalize
 
 from export.checkpoint import read_checkpoint
@@ -27,10 +26,10 @@ from export.exporter import export_artifact
 from export.sources import Folder
 from export.tasks.vectors import TOKEN_OUTPUT_THRESHOLDS, measure_token_outputs
 from model.artifact import FURTHER_OUTPUTS, Artifact
-from polyhead import Engine
 from service.errors import Invalid
 from service.inference.token_outputs import QueryTable
-from tests.service.routes.conftest import Client, post
+from tests.service.conftest import EngineOf
+from tests.service.routes.conftest import Client, post, post_tensors
 from tests.task_artifacts import LONGEST, SIZES, TaskArtifact, export_folder, quick_export
 
 HIDDEN, SIZE = int(SIZES["hidden_size"]), 12
@@ -120,7 +119,7 @@ def test_other_forms_hold_the_same(client: Client, served: TaskArtifact) -> None
     body = {"inputs": TEXTS[:2], "outputs": ["sparse", "multi_vector"]}
     plain = post(asked, "/encode", **body)
     encoded = post(asked, "/encode", **body, encoding_format="base64")
-    whole = load(asked.post("/encode", json=body, headers={"accept": "application/vnd.safetensors"}).content)
+    whole, _ = post_tensors(asked, **body)
     for place, vectors in enumerate(plain["multi_vector"]):
         np.testing.assert_array_equal(whole[f"multi_vector.{place}"], np.array(vectors, np.float32))
         np.testing.assert_array_equal(whole[f"sparse.{place}.indices"], plain["sparse"][place]["indices"])
@@ -176,9 +175,9 @@ def test_what_does_not_go_with_them_is_said(client: Client, served: TaskArtifact
     assert (response.status_code, message in response.text) == (422, True), response.text
 
 
-def test_the_engine_has_dense_vectors_alone(served: TaskArtifact) -> None:
-    with Engine.load(served.artifact) as engine, pytest.raises(Invalid, match="outputs: only POST /encode"):
-        engine.encode(["a"], outputs=["sparse"])  # type: ignore[call-overload]
+def test_the_engine_has_dense_vectors_alone(engine_of: EngineOf, served: TaskArtifact) -> None:
+    with pytest.raises(Invalid, match="outputs: only POST /encode"):
+        engine_of(served.artifact).encode(["a"], outputs=["sparse"])  # type: ignore[call-overload]
 
 
 def test_int8_is_judged_by_every_output(
@@ -219,10 +218,11 @@ def routed(sparse_encoder: TaskArtifact, tmp_path_factory: pytest.TempPathFactor
     return export_folder(directory / "folder", directory, explains=False)
 
 
-def test_queries_are_read_by_a_table(client: Client, routed: TaskArtifact) -> None:
+def test_queries_are_read_by_a_table(client: Client, engine_of: EngineOf, routed: TaskArtifact) -> None:
     from sentence_transformers import SparseEncoder  # noqa: PLC0415 - seconds to import
 
     original: Any = SparseEncoder(str(routed.folder), device="cpu")
+    encode_here: Any = engine_of(routed.artifact).encode
     asked = client(routed.artifact)
     texts = [*TEXTS[:3], "the [SEP] cat [CLS]", "zzz"]
     for role, encode in (("query", original.encode_query), ("document", original.encode_document)):
@@ -231,13 +231,11 @@ def test_queries_are_read_by_a_table(client: Client, routed: TaskArtifact) -> No
         answer = post(asked, "/encode", inputs=texts, role=role)["sparse"]
         for found, words in zip(answer, expected, strict=True):
             check_words(found, words)
+        own = encode_here(texts, role=role).sparse
         values = post(asked, "/embed_sparse", inputs=texts, role=role)
-        assert [[word["index"] for word in words] for words in values] == [found["indices"] for found in answer]
+        for found, words, of_engine in zip(answer, values, own, strict=True):
+            assert found["indices"] == [word["index"] for word in words] == list(of_engine["indices"])
     assert post(asked, "/encode", inputs=texts)["sparse"] == answer
-    with Engine.load(routed.artifact) as engine:
-        assert [list(words["indices"]) for words in engine.encode(texts, role="query").sparse] == [
-            [word["index"] for word in words] for words in post(asked, "/embed_sparse", inputs=texts, role="query")
-        ]
 
 
 def test_ids_beyond_the_table_have_no_weight(routed: TaskArtifact, tmp_path: Path) -> None:

@@ -2,16 +2,27 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.service.fake_engine import CLS, HIDDEN_SIZE, SEP
-from tests.service.routes.conftest import Client
-from tests.task_artifacts import LONGEST, TaskArtifact
+from tests.service.conftest import Serve, Served, bodies
+from tests.service.fake_engine import CLS, HIDDEN_SIZE, SEP, write_fake_artifact
+from tests.service.routes.compatible.test_inference_protocol import tensor
+from tests.service.routes.conftest import Client, post
+from tests.task_artifacts import LONGEST
 
+OF_VECTORS = ("/v1/embeddings", "/embed", "/embeddings", "/similarity", "/v2/embed")
 WRONG_TASK = "drawn is served here for classification"
 LONG = "dog " * 40
+NO_TOKENS = "no tokens, and this model's tokenizer adds none; give a text with at least one"
+ENDLESS = "cat " * 40_000
+FOREIGN_IDS = (
+    f"these token ids are not this model's: its own begin with {CLS} and end with {SEP} (POST /tokenize makes them). "
+    "Send texts; in LangChain set check_embedding_ctx_length=False"
+)
+UNCUT = {"parameters": {"truncate": False}}
 PAIR = {"source_sentence": "cat", "sentences": ["cat"]}
 Row = tuple[Any, str] | tuple[Any, str, int]  # the change of the body, words of the message, the status if not 422
 # By model and path: a body that is answered, then its changes that are refused, each with its message.
@@ -97,6 +108,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": [2, 5, 3], "attention": {"form": "decomposition", "level": "word"}}, "attention.level: "),
         ({"attention": {"form": "norms", "reduce": "rollout"}}, "attention.reduce: "),
         ({"attention": {"form": "norms", "exclude_special": True, "renormalise": True}}, "attention.renormalise: "),
+        ({"inputs": ["cat", LONG], "truncate": False}, "inputs[1]: 42 tokens, the model takes 16; shorten the", 413),
         ({"inputs": 7}, "inputs: expected a text, a list of texts, a list of token ids or a list of lists of token"),
         ({"inputs": [2, 14]}, "inputs[0]: a token id is out of range, expected 0 to 13"),
         ({"dimensions": 9}, "dimensions: expected 1 to 8, the size of the vectors"),
@@ -108,10 +120,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"dimension": 3}, "dimension: no such field (did you mean dimensions?)"),
         ({"input": "cat"}, "input: no such field (did you mean inputs?)"),
         ({"texts": ["cat"]}, "texts: no such field (did you mean inputs?)"),
-        (
-            {"attention": {"exclude_special": True, "renormalize": True}},
-            "attention.renormalize: no such field (did you",
-        ),
+        ({"attention": {"renormalize": True}}, "attention.renormalize: no such field (did you mean renormalise?)"),
         ({"head_mask": "0.1"}, "head_mask: Input should be a valid array"),
         ({"head_mask": [[0, 0, 0], [0, 1]]}, "head_mask.1.2: Field required"),
         ({"head_mask": [[True, 0, 0]]}, "head_mask.0.0: Input should be a valid integer"),
@@ -121,10 +130,22 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"head_mask": [[3, 0, 0]]}, "head_mask[0]: the model has 3 layers, valid indices are -3 to 2"),
         ({"head_mask": [[-4, 0, 0]]}, "head_mask[0]: the model has 3 layers"),
         ({"head_mask": [[0, 2, 0]]}, "head_mask[0]: layer 0 has 2 heads, valid indices are -2 to 1"),
-        ({"head_mask": [[1, -4, 0]]}, "head_mask[0]: layer 1 has 3 heads, valid indices are -3 to 2"),
         ({"head_mask": [[-1, 0, 0]]}, "head_mask[0]: layer 2 has no heads"),
         ({"head_mask": [[0, 1, 0], [-3, -1, 0.5]]}, "head_mask[1]: layer 0, head 1 is named twice"),
     ],
+    "bare /encode": [
+        {"inputs": "the cat"},
+        ({"inputs": ""}, f"inputs[0]: {NO_TOKENS}"),
+        ({"inputs": ["the cat", " \n"], "attention": {"level": "word"}}, f"inputs[1]: {NO_TOKENS}"),
+        ({"inputs": ["the cat", "\u200b"], "output": "tokens"}, f"inputs[1]: {NO_TOKENS}"),
+    ],
+    "bare /explain": [{"a": "the cat"}, ({"b": ""}, f"b: {NO_TOKENS}")],
+    "bare /similarity": [
+        {"source": "a dog"},
+        ({"source": "", "targets": ["a dog"]}, f"source: {NO_TOKENS}"),
+        ({"targets": ["a mat", ""]}, f"targets[1]: {NO_TOKENS}"),
+    ],
+    "bare /v1/embeddings": [{}, ({"input": ["", "the cat"]}, f"input[0]: {NO_TOKENS}")],
     "fake /encode 2": [
         {"inputs": "cat", "attention": {"form": "decomposition"}},
         ({"head_mask": [[0, 0, 0.0]]}, "head_mask: "),
@@ -136,7 +157,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         {"a": "the cat", "b": "a dog"},
         ({"a": 3}, "a: "),
         ({"b": None}, "b: "),
-        ({"a": [CLS, SEP]}, "a: "),
         ({"dimensions": HIDDEN_SIZE + 1}, "dimensions: "),
         ({"dimensions": 0}, "dimensions: "),
         ({"similarity": "euclidean"}, "similarity: "),
@@ -167,12 +187,14 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"query": "a", "documents": ["a"] * 3000}, "documents: 3000 documents, at most 2048", 413),
         ({"query": "a", "documents": ["a"], "top_n": -1}, "top_n: "),
         ({"query": "a", "documents": ["a", 1]}, "documents.1"),
+        ({"query": ENDLESS, "documents": ["a"]}, "query: 160000 characters", 413),
     ],
     "reranker /score": [
         {},
         ({"queries": "a", "documents": "b", "matches": True}, "matches: "),
         ({"queries": ["a", "b"], "documents": ["a", "b", "c"]}, "documents: 2 queries and 3 documents"),
         ({"queries": "a"}, "expected queries and documents"),
+        ({"queries": ["a", "a", ENDLESS], "documents": ["a", "b", "c"]}, "queries[2]: 160000 characters", 413),
     ],
     "expanding_encoder /encode": [
         {},
@@ -189,7 +211,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"at": 3}, "at: no token of the text is at character 3: a space, or behind the text's end"),
         ({"a": "the cat " * LONGEST, "at": 6 * LONGEST}, "at: no token of the text is at character 384: the text"),
         ({"b": "a cat"}, "reads one text at a time"),
-        ({"through": "pooling"}, 'ask for through "network"', 404),
     ],
     "token_classifier /predict": [
         {},
@@ -204,7 +225,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": [[5, 6]], "entities": {}}, "entities: only texts have places"),
         ({"inputs": "a", "prompt": "b", "entities": {}}, "prompt: does not go with entities"),
         ({"inputs": "a", "output": "tokens", "entities": {}}, "output: does not go with entities"),
-        ({"inputs": "a", "long_texts": "mean"}, "long_texts: drawn"),
     ],
     "token_classifier /rerank": [{}, ({"query": "a", "texts": ["b"]}, "labels tokens: it scores no pairs", 404)],
     "classifier /predict": [
@@ -235,27 +255,19 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"input_type": "qeury"}, "input_type: Input should be"),
     ],
     "reranker /classify": [{}, ({"input": []}, "input")],
-    "reranker /v1/embeddings": [{}, ({"input": "a", "model": "drawn"}, WRONG_TASK, 404)],
-    "reranker /embed": [{}, ({"inputs": "a"}, WRONG_TASK, 404)],
-    "reranker /embeddings": [{}, ({"input": "a", "model": "drawn"}, WRONG_TASK, 404)],
-    "reranker /similarity": [{}, ({"source": "a", "targets": ["b"]}, WRONG_TASK, 404)],
-    "reranker /v2/embed": [{}, ({"texts": ["a"]}, WRONG_TASK, 404)],
     "reranker /embed_sparse": [{}, ({"inputs": "a"}, WRONG_TASK, 404)],
-    "reranker /v2/models/drawn/infer": [
-        {},
-        ({"inputs": [{"name": "t", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}, WRONG_TASK, 404),
-    ],
+    "reranker /v2/models/drawn/infer": [{}, (tensor(["a"]), WRONG_TASK, 404)],
+    **{f"reranker {path}": [bodies("a")[path], ({}, WRONG_TASK, 404)] for path in OF_VECTORS},
     "classifier /rerank": [{}, ({"query": "a", "texts": ["b"]}, "is a classifier with 3 labels", 404)],
     "default_artifact /rerank": [
         {},
         ({"query": "a", "texts": ["b"], "attention": {}}, "reads query and document apart"),
-        ({"query": "a", "texts": ["cat " * 40_000]}, "160000 characters, at most 131072 a text are taken", 413),
+        ({"query": "a", "texts": [ENDLESS]}, "160000 characters, at most 131072 a text are taken", 413),
         ({"query": "cat " * 900, "texts": ["a"], "truncate": False}, "query: 902 tokens, the model takes 256", 413),
     ],
     "fake /similarity": [
         {},
         ({"source": "cat"}, ""),
-        ({"targets": ["cat"]}, ""),
         ({"source": "cat", "targets": []}, ""),
         ({"source": "cat", "targets": ["cat"], "inputs": PAIR}, ""),
         ({"source": "cat", "targets": ["cat"], "parameters": {}}, ""),
@@ -267,16 +279,8 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"source": LONG, "targets": ["cat"], "truncate": False}, "source: ", 413),
         ({"source": "cat", "targets": ["cat", LONG], "truncate": False}, "targets[1]: ", 413),
         ({"source": "cat", "targets": ["cat"] * 3000}, "source and targets: ", 413),
-        (
-            {"inputs": {"source_sentence": "cat", "sentences": [LONG]}, "parameters": {"truncate": False}},
-            "inputs.sentences[0]: ",
-            413,
-        ),
-        (
-            {"inputs": {"source_sentence": LONG, "sentences": ["cat"]}, "parameters": {"truncate": False}},
-            "inputs.source_sentence: ",
-            413,
-        ),
+        ({"inputs": {**PAIR, "sentences": [LONG]}, **UNCUT}, "inputs.sentences[0]: ", 413),
+        ({"inputs": {**PAIR, "source_sentence": LONG}, **UNCUT}, "inputs.source_sentence: ", 413),
     ],
     "classifier /zero-shot": [
         {"inputs": "the cat", "candidate_labels": ["a", "b"]},
@@ -285,7 +289,6 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"candidate_labels": " , "}, "give at least one label"),
         ({"candidate_labels": None}, "candidate_labels: Field required"),
         ({"parameters": {"candidate_labels": ["a"], "hypothesis_template": "{}" + "a" * 1024}}, "parameters.hypoth"),
-        ({"inputs": ["a"] * 100, "candidate_labels": [*map(str, range(1000))]}, "1000 labels of 100 texts are", 413),
         ({"candidate_labels": "," * 3000}, "candidate_labels: 3001, at most 2048", 413),
         ({"inputs": ["a"] * 3000}, "candidate_labels: 2 labels of 3000 texts are 6000 inputs to read", 413),
         ({"candidate_labels": ["the cats " * 100]}, "inputs[0]: the second text has", 413),
@@ -308,6 +311,9 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"input": ["cat", 1]}, "input: "),
         ({"input": None}, "input: "),
         ({}, "input: "),
+        ({"input": [CLS, 5]}, f"input[0]: {FOREIGN_IDS}"),
+        ({"input": [5, SEP]}, f"input[0]: {FOREIGN_IDS}"),
+        ({"input": [[CLS, 5, SEP], [4, 5]]}, f"input[1]: {FOREIGN_IDS}"),
         ({"input": "cat", "encoding_format": "float16"}, "encoding_format: "),
         ({"input": "cat", "dimensions": 1000}, "dimensions: "),
         ({"input": "cat", "dimenions": 1}, "dimenions: no such field (did you mean dimensions?)"),
@@ -319,6 +325,19 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({}, "inputs: Field required"),
         ({"inputs": "cat", "truncation_direction": "Up"}, "truncation_direction: Input should be 'Right', "),
         ({"inputs": LONG, "truncate": False, "truncation_direction": "Left"}, "inputs[0]: ", 413),
+    ],
+    "fake /v2/models/tests/fake/infer": [
+        tensor(["cat"]),
+        (tensor(["cat"], shape=[2]), "inputs.0.shape: expected [1]"),
+        (tensor(["cat", "dog"], shape=[1, 2]), "inputs.0.shape: expected [2]"),
+        (tensor(["cat"], datatype="FP32"), "inputs.0.datatype: Input should be 'BYTES'"),
+        (tensor([7]), "inputs.0.data: expected texts"),
+        (tensor([[["cat"]]], shape=[1, 1]), "inputs.0.data: expected texts"),
+        (tensor(["cat"], data=None), "inputs.0.data: expected texts, here or behind the JSON"),
+        (tensor([], shape=[0]), "inputs.0.data: the list is empty"),
+        ({"inputs": []}, "inputs: List should have at least 1 item"),
+        ({"outputs": [{"name": "other"}]}, "outputs.0.name: Input should be 'embeddings'"),
+        ({**tensor([LONG]), "parameters": {"truncate": False}}, "inputs.0.data[0]: 42 tokens", 413),
     ],
     "classifier /": [
         {},
@@ -332,6 +351,13 @@ REFUSED: Mapping[str, Sequence[Any]] = {
 CASES = [(*key.split()[:2], body, row) for key, (body, *rows) in REFUSED.items() for row in rows]
 
 
+@pytest.fixture
+def bare(serve: Serve, tmp_path: Path) -> Served:
+    """A model whose tokenizer adds no tokens."""
+    made: Served = serve("--model", str(write_fake_artifact(tmp_path / "bare", special_tokens=False)))
+    return made
+
+
 @pytest.mark.parametrize(
     ("model", "path", "body", "row"), CASES, ids=[f"{model} {path} {row[1]}" for model, path, _, row in CASES]
 )
@@ -339,14 +365,21 @@ def test_a_mistake_is_refused_by_name(
     request: pytest.FixtureRequest, client: Client, model: str, path: str, body: dict[str, Any], row: Row
 ) -> None:
     made: Any = request.getfixturevalue("served" if model == "fake" else model)
-    asked = made.client if model == "fake" else client(made.artifact if isinstance(made, TaskArtifact) else made)
+    asked = made.client if isinstance(made, Served) else client(getattr(made, "artifact", made))
     change, words, *status = row
     response = asked.post(path, json=change if isinstance(change, list) else {**body, **change})
+    assert not isinstance(made, Served) or not made.backend.batches, "nothing runs"
     assert response.status_code == (status[0] if status else 422), response.text
     answer = response.json()
     error = answer.get("error", answer.get("message"))
     message = error if isinstance(error, str) else error["message"]
     assert words in message
+    assert "/v2/models" not in path or answer.keys() == {"error"}
     if field := re.match(r"([\w.\[\]]+): ", words):
         assert message.startswith(words)
         assert isinstance(error, str) or error["param"] == re.sub(r"\[(\d+)\]", r".\1", field[1])
+
+
+def test_a_prompt_is_text_enough_and_tokenize_shows_that_there_is_none(bare: Served) -> None:
+    assert bare.encode({"inputs": "", "prompt": "the "}).json()["usage"] == {"tokens": 1}
+    assert post(bare.client, "/tokenize", inputs="")["items"][0]["tokens"] == []

@@ -4,10 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
+from model.artifact import TOKENIZER
 from service.operations import score
 from service.tokenization.rows import RowTemplate
-from tests.service.conftest import Serve
+from tests.service.conftest import EngineOf
 from tests.service.process import read_sample
 from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import TaskArtifact
@@ -93,15 +95,6 @@ def test_scores_of_one_query_and_of_one_each(client: Client, reranker: TaskArtif
     np.testing.assert_allclose(1 / (1 + np.exp(-logits)), expected, atol=TOLERANCE)
 
 
-def test_an_embedder_answers_cosines(serve: Serve) -> None:
-    served, documents = serve(), ["a dog", "the cat sat on the mat", "mat"]
-    answer = post(served.client, "/rerank", query=QUERY, texts=documents)
-    cosines = post(served.client, "/similarity", source=QUERY, targets=documents)["similarities"]
-    assert [entry["index"] for entry in answer] == np.argsort(-np.array(cosines)).tolist()
-    np.testing.assert_allclose([entry["score"] for entry in answer], -np.sort(-np.array(cosines)), atol=1e-6)
-    assert served.metric("polyhead_stage_duration_seconds_count", stage="tokenize") == 2, "a stage of its own"
-
-
 def test_attention_across_the_pair_with_its_blocks(client: Client, reranker: TaskArtifact) -> None:
     asked = client(reranker.artifact)
     before = read_sample(asked.get("/metrics").text, "polyhead_attention_bytes_total")
@@ -124,41 +117,6 @@ def test_a_head_mask_changes_the_score(client: Client, reranker: TaskArtifact) -
     whole = post(asked, "/rerank", query=QUERY, texts=["mat"], raw_scores=True)
     masked = post(asked, "/rerank", query=QUERY, texts=["mat"], raw_scores=True, head_mask=[[0, 0, 0]])
     assert whole[0]["score"] != masked[0]["score"]
-
-
-def test_predict_takes_texts_and_pairs_and_classify_texts(client: Client, classifier: TaskArtifact) -> None:
-    from transformers import pipeline  # noqa: PLC0415 - seconds to import
-
-    reference: Any = pipeline("text-classification", str(classifier.folder), top_k=None)
-    asked = client(classifier.artifact)
-    one = post(asked, "/predict", inputs="the cat")
-    pair = post(asked, "/predict", inputs=["the cat", "a dog"])
-    expected = reference(["the cat", {"text": "the cat", "text_pair": "a dog"}])
-    for found, wanted in zip(one + pair, expected[0] + expected[1], strict=True):
-        assert found["label"] == wanted["label"]
-        assert found["score"] == pytest.approx(wanted["score"], abs=TOLERANCE)
-    for function in ("none", "sigmoid", "softmax"):  # as huggingface_hub asks for one
-        (expected,) = reference(["the cat"], function_to_apply=function, top_k=2)
-        (found,) = post(asked, "/predict", inputs="the cat", parameters={"function_to_apply": function, "top_k": 2})
-        assert [entry["label"] for entry in found] == [entry["label"] for entry in expected]
-        np.testing.assert_allclose(
-            [entry["score"] for entry in found], [entry["score"] for entry in expected], atol=TOLERANCE, rtol=0
-        )
-    assert post(asked, "/predict", inputs=["the cat"]) == one
-    assert post(asked, "/predict", inputs=[["the cat"], ["a dog"]])[0] == one
-    assert post(asked, "/predict", inputs=[["the cat", "a dog"]]) == [pair]
-    answer = post(asked, "/classify", input=["the cat", "a dog"], model="x")
-    assert (answer["object"], answer["data"][0], len(answer["data"])) == ("classify", one, 2)
-
-
-def test_a_query_beyond_the_limit_is_named(client: Client, embedder: TaskArtifact, reranker: TaskArtifact) -> None:
-    long = "cat " * 40_000
-    for made in (embedder, reranker):
-        asked = client(made.artifact)
-        ours = asked.post("/rerank", json={"query": long, "documents": ["a"]}).json()["error"]
-        assert (ours["param"], ours["message"][:7]) == ("query", "query: ")
-        several = asked.post("/score", json={"queries": ["a", "a", long], "documents": ["a", "b", "c"]}).json()["error"]
-        assert (several["param"], several["message"][:12]) == ("queries.2", "queries[2]: ")
 
 
 def test_texts_that_were_cut_are_counted_in_a_header(client: Client, reranker: TaskArtifact) -> None:
@@ -191,22 +149,27 @@ def test_large_attention_of_pairs_is_compressed(client: Client, reranker: TaskAr
     assert len(response.json()) == 40
 
 
-@pytest.mark.parametrize(
-    ("model", "capabilities"),
-    [
-        ("embedder", ["embed", "rerank"]),
-        ("reranker", ["classify", "rerank"]),
-        ("classifier", ["classify"]),
-        ("multi_vector_encoder", ["rerank"]),
-        ("sparse_encoder", []),
-    ],
-)
-def test_infinity_s_clients_are_told_what_the_model_does(
-    client: Client, request: pytest.FixtureRequest, model: str, capabilities: list[str]
-) -> None:
-    served: TaskArtifact = request.getfixturevalue(model)
-    (described,) = client(served.artifact).get("/models").json()["data"]
-    assert described["capabilities"] == capabilities
+def test_python_orders_as_http_does(engine_of: EngineOf, reranker: TaskArtifact, expected: Any) -> None:
+    engine, order = engine_of(reranker.artifact), np.argsort(-expected).tolist()
+    found = engine.rerank(QUERY, iter(DOCUMENTS), attention={"layers": "last"})
+    assert [(one.index, one.document) for one in found] == [(place, DOCUMENTS[place]) for place in order]
+    np.testing.assert_allclose([one.score for one in found], expected[order], atol=TOLERANCE)
+    assert found[0].attention is not None
+    assert found[0].attention["query_to_document_mass"][0].shape == (4,)
+    assert [one.index for one in engine.rerank(QUERY, DOCUMENTS, top_n=2)] == order[:2]
+    assert engine.rerank(QUERY, []) == []
+    raw = engine.score(QUERY, DOCUMENTS, raw_scores=True)
+    for scores in (engine.score([QUERY] * len(DOCUMENTS), DOCUMENTS), 1 / (1 + np.exp(-raw))):
+        np.testing.assert_allclose(scores, expected, atol=TOLERANCE)
+    cut = engine.rerank(QUERY, DOCUMENTS, max_tokens_per_doc=1, attention={"layers": "last"})
+    assert {one.attention["segments"].count(1) for one in cut if one.attention is not None} == {1}
+
+
+def test_infinity_s_clients_are_told_what_the_model_does(client: Client, request: pytest.FixtureRequest) -> None:
+    capabilities = {"embedder": ["embed", "rerank"], "reranker": ["classify", "rerank"], "classifier": ["classify"]}
+    for model, expected in {**capabilities, "multi_vector_encoder": ["rerank"], "sparse_encoder": []}.items():
+        (described,) = client(request.getfixturevalue(model).artifact).get("/models").json()["data"]
+        assert described["capabilities"] == expected, model
 
 
 def test_too_many_tokens_are_refused_before_rows_are_made(
@@ -222,42 +185,22 @@ ASKED = "the cat sat"
 READ = ["a dog", "The cat, sat on the mat. " * 8, "...", "don't they?"]
 
 
-def reference(original: Any, query: str, document: str) -> list[tuple[tuple[int, int], str, tuple[int, int], float]]:
-    """Offsets of each token of the query, the document's token with its offsets, and their product."""
-    vectors = np.asarray(original.encode_query([query])[0]), np.asarray(original.encode_document([document])[0])
-    asked = read(original, original.prompts["query"], query, len(vectors[0]), skipped="")
-    found = read(original, original.prompts["document"], document, len(vectors[1]), skipped=".")
-    products = vectors[0] @ vectors[1].T
-    return [(asked[row][1], *found[col], products[row, col]) for row, col in enumerate(products.argmax(axis=1))]
-
-
-def read(
-    original: Any, prompt: str | None, text: str, count: int, *, skipped: str
-) -> list[tuple[str, tuple[int, int]]]:
-    """Each token that counts, with its place in the text: cut to a number, or with the mask behind them."""
-    prompt = prompt or ""
-    encoding = original.tokenizer(prompt + text, return_offsets_mapping=True)
-    names = original.tokenizer.convert_ids_to_tokens(encoding["input_ids"])
-    spans = [(max(0, start - len(prompt)), max(0, end - len(prompt))) for start, end in encoding["offset_mapping"]]
-    kept = [(name, span) for name, span in zip(names, spans, strict=True) if name != skipped]
-    if len(kept) > count:
-        return [*kept[: count - 1], kept[-1]]
-    return kept + [("[MASK]", (0, 0))] * (count - len(kept))
-
-
 @pytest.mark.parametrize("model", ["multi_vector_encoder", "expanding_encoder"])
 def test_matches_are_the_products_of_the_score(client: Client, request: pytest.FixtureRequest, model: str) -> None:
-    from sentence_transformers import MultiVectorEncoder  # noqa: PLC0415 - seconds to import
-
+    """Of vectors and tokens that `test_encode_formats.py` compares with the original's."""
     served: TaskArtifact = request.getfixturevalue(model)
-    asked, original = client(served.artifact), MultiVectorEncoder(str(served.folder))
+    asked, name = client(served.artifact), Tokenizer.from_file(str(served.artifact / TOKENIZER)).id_to_token
     answer = post(asked, "/score", queries=ASKED, documents=READ, matches=True)
-    for document, entry in zip(READ, answer["data"], strict=True):
-        assert sum(match["similarity"] for match in entry["matches"]) == pytest.approx(entry["score"], abs=1e-4)
-        for match, wanted in zip(entry["matches"], reference(original, ASKED, document), strict=True):
-            found = tuple(match["query_offsets"]), match["token"], tuple(match["offsets"])
-            assert found == wanted[:3], document
-            assert match["similarity"] == pytest.approx(wanted[3], abs=TOLERANCE)
+    query = post(asked, "/encode", inputs=[ASKED], role="query", return_tokens=True)
+    documents = post(asked, "/encode", inputs=READ, role="document", return_tokens=True)
+    for vectors, tokens, entry in zip(documents["embeddings"], documents["tokens"], answer["data"], strict=True):
+        products = np.array(query["embeddings"][0]) @ np.array(vectors).T
+        assert entry["score"] == pytest.approx(products.max(axis=1).sum(), abs=1e-4)
+        for match, offsets, row in zip(entry["matches"], query["tokens"][0]["offsets"], products, strict=True):
+            best = row.argmax()
+            found = match["query_offsets"], match["token"], match["offsets"]
+            assert found == (offsets, name(tokens["input_ids"][best]), tokens["offsets"][best])
+            assert match["similarity"] == pytest.approx(row[best], abs=TOLERANCE)
     plain = post(asked, "/score", queries=ASKED, documents=READ)
     assert [entry["score"] for entry in plain["data"]] == [entry["score"] for entry in answer["data"]]
     assert "matches" not in plain["data"][0]

@@ -20,9 +20,7 @@ from tests.service.fake_engine import CLS, SEP, make_tokenizer
 LONGEST = 12
 KNOWN = ["the", "cat", "cats", "sat", "on", "a", "mat", "zebra", "?", "日本", "\x00", "e\u0301", "🤖"]
 WORDS = st.lists(st.sampled_from(KNOWN), max_size=20).map(" ".join)
-BERT = TemplateProcessing(
-    single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)]
-)
+BERT = make_tokenizer().post_processor
 ROBERTA = RobertaProcessing(("[SEP]", SEP), ("[CLS]", CLS), trim_offsets=False, add_prefix_space=False)
 
 
@@ -88,12 +86,10 @@ def test_token_ids_of_a_pair_make_the_row_of_its_texts(first: str, second: str, 
 
 
 def test_a_tokenizer_without_a_template_of_pairs_says_so() -> None:
-    tokenizer = make_tokenizer()
-    tokenizer.post_processor = TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="$B [SEP] $A", special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)]
-    )
+    special_tokens = [("[CLS]", CLS), ("[SEP]", SEP)]
+    backwards = TemplateProcessing(single="[CLS] $A [SEP]", pair="$B [SEP] $A", special_tokens=special_tokens)
     with pytest.raises(Invalid, match="has no template for pairs"):
-        rows(tokenizer, "a", "cat")
+        rows(tokenizer_with(backwards), "a", "cat")
 
 
 @pytest.mark.parametrize("wording", [None, PairWording(before=("Query: ", ""), after=("", "."))])

@@ -1,4 +1,4 @@
-"""OpenAI's and Infinity's routes without a client: shapes, refusals, and the same vectors as `POST /encode`."""
+"""Routes of OpenAI, Infinity, TEI and others without a client: shapes, refusals, and the vectors of `POST /encode`."""
 
 import base64
 from pathlib import Path
@@ -11,6 +11,8 @@ from model.artifact import Defaults
 from service.routes.compatible.openai import EmbeddingsAnswer, InfinityModels, ModelList
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import CLS, MODEL_NAME, SEP, write_fake_artifact
+from tests.service.routes.conftest import Client
+from tests.task_artifacts import TaskArtifact
 
 PATHS = ("/v1/embeddings", "/embeddings")
 NULLS = dict.fromkeys(("model", "encoding_format", "dimensions", "user", "prompt"))
@@ -41,34 +43,33 @@ def test_answer_is_openais_with_the_vectors_of_encode(served: Served, path: str,
     assert "x-truncated-inputs" not in response.headers
 
 
-@pytest.mark.parametrize("ids", [[791, 8415], [5], [CLS, 5], [5, SEP], [[CLS, 5, SEP], [4, 5]]])
-def test_token_ids_of_another_tokenizer_are_refused(served: Served, ids: Any) -> None:
-    response = served.client.post("/v1/embeddings", json={"input": ids})
-    assert response.status_code == 422
-    error = response.json()["error"]
-    assert error["param"] == ("input.1" if ids[0] == [CLS, 5, SEP] else "input.0")
-    assert f"its own begin with {CLS} and end with {SEP}" in error["message"]
-    assert "check_embedding_ctx_length=False" in error["message"]
-
-
 @pytest.mark.parametrize(
-    ("fields", "cut"),
+    ("path", "fields", "cut"),
     [
-        ({"truncate": "END"}, True),
-        ({"truncate": "START"}, "start"),
-        ({"truncate": None}, True),
-        ({"truncation": True}, True),
-        ({"truncate": "NONE"}, False),
-        ({"truncation": False}, False),
+        ("/v1/embeddings", {"truncate": "END"}, True),  # NVIDIA
+        ("/v1/embeddings", {"truncate": "START"}, "start"),
+        ("/v1/embeddings", {"truncate": None}, True),
+        ("/v1/embeddings", {"truncate": "NONE"}, False),
+        ("/v1/embeddings", {"truncation": True}, True),  # Voyage
+        ("/v1/embeddings", {"truncation": False}, False),
+        *((path, {"truncation_direction": "Left"}, "start") for path in ("/embed", "/embed_all", "/")),
     ],
 )
-def test_nvidia_and_voyage_say_what_is_cut(served: Served, fields: dict[str, Any], cut: bool | str) -> None:
-    long = "dog " * 20 + "cat " * 20
-    body = {"input": long, "input_type": "classification", "late_chunking": False, **fields}
-    response, own = served.client.post("/v1/embeddings", json=body), served.encode({"inputs": long, "truncate": cut})
-    assert response.status_code == own.status_code == (200 if cut else 413)
+def test_what_is_cut_is_said_in_each_api_s_words(
+    served: Served, path: str, fields: dict[str, Any], cut: bool | str
+) -> None:
+    long, own = "dog " * 20 + "cat " * 20, {"output": "tokens", "normalize": False} if path == "/embed_all" else {}
+    if path == "/v1/embeddings":
+        body = {"input": long, "input_type": "classification", "late_chunking": False}
+    else:
+        body = {"inputs": long}
+    found = served.client.post(path, json={**body, **fields})
+    expected = served.encode({"inputs": long, "truncate": cut, **own})
+    assert found.status_code == expected.status_code == (200 if cut else 413)
     if cut:
-        assert [entry["embedding"] for entry in response.json()["data"]] == own.json()["embeddings"]
+        answer = found.json()
+        vectors = [entry["embedding"] for entry in answer["data"]] if isinstance(answer, dict) else answer
+        assert vectors == expected.json()["embeddings"]
 
 
 @pytest.mark.parametrize("own", [{}, {"dimensions": 4}, {"dimensions": 8, "encoding_format": "binary"}])
@@ -112,13 +113,6 @@ def test_models_lists_the_one_that_is_served(served: Served) -> None:
     assert response.json()["data"][0]["stats"] == {"queue_fraction": 0, "queue_absolute": 0}
 
 
-def test_models_are_not_listed_before_one_is_loaded(serve: Serve) -> None:
-    client = serve(ready=False).client
-    for path in ("/v1/models", f"/v1/models/{MODEL_NAME}", "/models"):
-        response = client.get(path)
-        assert (response.status_code, response.headers["retry-after"]) == (503, "1"), path
-
-
 def test_cohere_s_inputs_get_a_named_prompt_of_any_length(serve: Serve, tmp_path: Path) -> None:
     prompts = {"query": "the cat " * 200}
     defaults = Defaults(pooling="mean", normalize=True, prompts=prompts, default_prompt_name=None)
@@ -129,3 +123,69 @@ def test_cohere_s_inputs_get_a_named_prompt_of_any_length(serve: Serve, tmp_path
     assert response.json()["embeddings"]["float"] == expected
     refused = served.client.post("/v1/embeddings", json={"input": [CLS, 5, SEP], "task": "retrieval.query"})
     assert "prompt_name: token ids and pairs are used as given" in refused.text
+
+
+@pytest.mark.parametrize("inputs", ["the cat", ["the cat", "dog"], [CLS, 5, SEP], [[CLS, 5, SEP]]])
+@pytest.mark.parametrize("options", [{}, {"normalize": False}, {"dimensions": 3}])
+def test_embed_answers_the_vectors_of_encode(served: Served, inputs: Any, options: dict[str, Any]) -> None:
+    body = {"inputs": inputs, **options}
+    response = served.client.post("/embed", json={**body, "truncate": None, "truncation_direction": "Right", "new": 1})
+    assert response.json() == served.encode(body).json()["embeddings"]
+    assert served.client.post("/", json=body).json() == response.json()
+
+
+@pytest.mark.parametrize(
+    ("path", "field"), [("/embed", "inputs"), ("/", "inputs"), ("/embed_all", "inputs"), ("/v1/embeddings", "input")]
+)
+def test_truncation_is_counted_in_a_header_or_refused(served: Served, path: str, field: str) -> None:
+    body = {field: ["cat " * 40, "cat", "dog " * 40]}
+    assert served.client.post(path, json=body).headers["x-truncated-inputs"] == "2"
+    refused = served.client.post(path, json={**body, "truncate": False})
+    message = f"{field}[0]: 42 tokens, the model takes 16; shorten the text or allow truncate"
+    assert (refused.status_code, message in refused.text) == (413, True)
+    assert refused.json().get("error_type", "Validation") == "Validation"
+
+
+def test_failures_outside_the_route_have_teis_shape_too(serve: Serve) -> None:
+    served = serve()
+    assert served.client.post("/embed", content=b"{").json()["error_type"] == "Validation"
+    served.backend.fails = True
+    response = served.client.post("/embed", json={"inputs": "slow"})
+    assert response.status_code == 500
+    assert response.json()["error_type"] == "Backend"
+    assert served.client.get("/health").status_code == 200
+    served.readiness.drain()
+    response = served.client.get("/health")
+    assert (response.status_code, response.json()["error_type"]) == (503, "Unhealthy")
+
+
+def test_the_page_at_the_same_path_stays(served: Served) -> None:
+    assert served.client.get("/").headers["content-type"].startswith("text/html")
+    refused = served.client.put("/")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD, POST")
+
+
+SENTENCES = {"source_sentence": "the cat", "sentences": ["a dog", "the cat sat"]}
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "body"),
+    [
+        ("embedder", "/embed", {"inputs": ["the cat", "a dog"]}),
+        ("embedder", "/similarity", {"inputs": SENTENCES, "parameters": {}}),
+        ("embedder", "/rerank", {"query": "the cat", "texts": ["a dog", "the cat sat"]}),
+        ("classifier", "/predict", {"inputs": "the cat"}),
+        ("classifier", "/predict", {"inputs": [["the cat", "a dog"]], "raw_scores": True}),
+        ("reranker", "/rerank", {"query": "the cat", "texts": ["a dog", "the cat sat"], "return_text": True}),
+        ("reranker", "/predict", {"inputs": ["the cat", "a dog"]}),
+        ("sparse_encoder", "/embed_sparse", {"inputs": "the cat"}),
+    ],
+)
+def test_a_body_is_answered_as_on_its_own_route(
+    client: Client, request: pytest.FixtureRequest, model: str, path: str, body: dict[str, Any]
+) -> None:
+    served: TaskArtifact = request.getfixturevalue(model)
+    asked = client(served.artifact)
+    found, expected = (asked.post(at, json=body) for at in ("/", path))
+    assert found.status_code == 200, found.text
+    assert found.json() == expected.json()
