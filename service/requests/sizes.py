@@ -49,7 +49,7 @@ def check_sizes(
     block_floats: int = 0,
     beside_bytes: int = 0,
 ) -> Sizes:
-    """The size of the answer to texts of these lengths, `block_floats` beside its maps; too large ones are TooLarge.
+    """The size of the answer to texts of these lengths, with `block_floats` next to its maps; TooLarge above a limit.
 
     What the caller puts into the answer besides (`beside_bytes`) counts as read to build it.
     """
