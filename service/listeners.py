@@ -79,6 +79,8 @@ def bind_unix(path: Path) -> socket.socket:
                 if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
                     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
             path.unlink()
+        elif path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         listener.bind(str(path))
         listener.listen(BACKLOG)
     except OSError as error:

@@ -243,7 +243,7 @@ def test_a_unix_socket_replaces_the_file_of_one_that_is_gone_and_no_other(tmp_pa
             bind_unix(path)
     path.unlink()
     path.write_text("a file of somebody's")
-    with pytest.raises(StartFailure, match="another --uds"):
+    with pytest.raises(StartFailure, match=f"cannot listen on {path}: File exists"):
         bind_unix(path)
     assert path.read_text() == "a file of somebody's"
     with pytest.raises(StartFailure, match="No such file or directory"):
