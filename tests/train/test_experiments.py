@@ -114,6 +114,9 @@ def test_orders_from_the_command_line(
     trials = [json.loads(path.read_bytes()) for path in (output / "trials").iterdir()]
     assert {len(trial["removed"]) for trial in trials} == {4}
     assert all(row["fitted"]["mean"] > row["not_healed"]["mean"] for row in record["rows"])
+    for row in record["rows"]:
+        own = [trial["healed"] for trial in trials if trial["described"]["way"] == row["way"]]
+        assert sorted(row["healed"]["values"]) == sorted(own), row["way"]
     ElementTree.fromstring((output / "orders.svg").read_text())  # noqa: S314 - written just above
     assert (output / "orders.md").read_text().count("\n| ") == 4
     rated_file.write_text(rated.replace(",4", ",3"))
