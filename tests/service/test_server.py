@@ -59,6 +59,7 @@ def assert_figures_of_the_process(page: str) -> None:
     """What is unknown is no number, so that no alert compares with it."""
     assert (read_sample(page, "polyhead_ready"), read_sample(page, "polyhead_queue_limit_tokens")) == (1, 70_000)
     assert 0 < read_sample(page, "polyhead_cpu_limit_cores") <= len(os.sched_getaffinity(0))
+    assert read_sample(page, "polyhead_memory_anonymous_bytes") > 1e7, "the alert of memory reads it"
     assert read_sample(page, "process_resident_memory_bytes") < read_sample(page, "polyhead_memory_limit_bytes")
     assert 0 < read_sample(page, "polyhead_model_load_seconds") < 60
     assert abs(read_sample(page, "process_start_time_seconds") - time.time()) < 120

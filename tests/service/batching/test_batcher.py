@@ -415,11 +415,17 @@ async def test_an_end_waits_a_moment_for_a_run_that_goes_on(monkeypatch: pytest.
 
 async def test_close_abandons_what_is_left_when_its_time_is_up() -> None:
     backend = FakeBackend()
+    backend.on_token[8] = raising(OSError())
     with running(backend) as batcher:
         (busy,) = await begin_busy(batcher, backend)
-        waiting = await begin(batcher, job(5), job(6, 6))
+        tasks = [await begin(batcher, job(token)) for token in (8, 9)]
+        backend.permit(2)
+        await asyncio.to_thread(backend.wait_for_runs, 3)
+        await busy
+        tasks.append(await begin(batcher, job(5), job(6, 6)))
         assert not await asyncio.to_thread(batcher.close, 0.02)
-        for task in (busy, waiting):
+        assert backend.runs == [[(1,)], [(8,), (9,)], [(8,)]], "a text of a failed batch waits to be run again"
+        for task in tasks:
             with pytest.raises(NotReady) as caught:
                 await task
             assert caught.value.retry_after == 1.0

@@ -83,6 +83,9 @@ async def test_what_would_wait_too_long_is_refused_with_when_to_come_back() -> N
     queue._rate.add(1000, 1.0)
     waiting = [await begin(queue, work.part("a", 10_000))]
     await work.wait_begun()
+    late = await begin(queue, work.part("b", 1000), deadline=time.monotonic() + 1.5)
+    with pytest.raises(Overloaded, match=r"the expected wait is 1.00 s"):  # which leaves too little for its own 1 s
+        await late
     waiting += [await begin(queue, work.part("a", 10_000)) for _ in range(16)]
     assert not any(task.done() for task in waiting), "each may wait for 1 s and 16 times its own 10 s"
     refused = await begin(queue, work.part("b", 10_000))
@@ -91,9 +94,6 @@ async def test_what_would_wait_too_long_is_refused_with_when_to_come_back() -> N
     assert caught.value.retry_after is not None
     assert caught.value.retry_after == pytest.approx(9.0)
     assert queue.early_refusal(10_000) is not None
-    late = await begin(queue, work.part("c", 5000), deadline=time.monotonic() + 2.0)
-    with pytest.raises(Overloaded):
-        await late
     work.release()
     await asyncio.gather(*waiting)
     queue.close()

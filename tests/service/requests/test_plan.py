@@ -56,6 +56,13 @@ OTHERS: list[tuple[str, str, Body, Body, int]] = [  # path, and the same of a wh
     ("/tokenize", "--max-request-tokens 6", {"inputs": ["cat", "dog"]}, {"inputs": ["cat", "a dog"]}, 413),
     ("/explain", "--max-text-characters 7", {"a": "x", "b": "the cat"}, {"a": "x", "b": "the cats"}, 413),
     ("/explain", f"--max-attention-bytes {4 * 3 * 4}", {"a": "cat", "b": "a dog"}, {"a": "a cat", "b": "a dog"}, 413),
+    (
+        "/explain",
+        f"--max-attention-bytes {4 * (4 * 5 + 3 * 9)}",  # biases are one more token, in each layer too
+        {"a": "cat", "b": "a dog", "through": "network"},
+        {"a": "a cat", "b": "a dog", "through": "network"},
+        413,
+    ),
 ]
 CAT = {"inputs": "cat"}
 

@@ -190,10 +190,18 @@ def test_a_failure_is_a_500_without_details(serve: Serve) -> None:
     assert answer.json()["error"]["code"] == "inference_failed"
 
 
-def test_a_deadline_cancels_what_runs(serve: Serve) -> None:
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/explain", {"a": A, "b": B, "through": "network"}),
+        ("/encode", {"inputs": A, "attention": {"form": "decomposition"}}),
+    ],
+)
+def test_a_deadline_cancels_what_runs(serve: Serve, path: str, body: dict[str, Any]) -> None:
     decomposer = FakeDecomposer()
     decomposer.gate.clear()
-    assert network(serve("--request-timeout", "0.2", decomposer=decomposer)).status_code == 504
+    served = serve("--request-timeout", "0.2", decomposer=decomposer)
+    assert served.client.post(path, json=body).status_code == 504
     assert decomposer.gate.wait(10)  # the run was cancelled
 
 
