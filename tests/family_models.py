@@ -197,9 +197,9 @@ def save(theirs: PreTrainedModel, model: FamilyModel, folder: Path) -> Path:
     return folder
 
 
-def read(folder: Path) -> Checkpoint:
-    """What the exporter makes of a folder."""
-    return read_checkpoint(Folder(folder, folder.name))
+def read(folder: Path, *, allows_pickles: bool = False, **choices: Any) -> Checkpoint:
+    """What the exporter makes of a folder, with the choices of its command."""
+    return read_checkpoint(Folder(folder, folder.name, allows_pickles=allows_pickles), **choices)
 
 
 def ids_and_types(model: FamilyModel, rows: int, sequence: int) -> tuple[Tensor, Tensor]:
@@ -230,6 +230,14 @@ def run_ours(encoder: Encoder, ids: Tensor, types: Tensor, lengths: list[int]) -
     with torch.inference_mode():
         output: EncoderOutput = encoder(ids, torch.tensor(lengths), token_type_ids=named)
     return output
+
+
+def compare_whole(theirs: PreTrainedModel, ours: Encoder, ids: Tensor, tolerance: float = 1e-5) -> None:
+    """Holds the hidden states of rows without padding against `transformers`."""
+    with torch.inference_mode():
+        expected = theirs(ids).last_hidden_state
+        found = ours(ids, torch.full((len(ids),), ids.shape[1])).last_hidden_state
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
 
 
 def project(encoder: Encoder, hidden: Tensor) -> Tensor:

@@ -12,12 +12,9 @@ from export.errors import ExportError, SourceError
 from export.sources import Folder
 from model.artifact import MANIFEST
 from tests.export.conftest import change_json, write_json, write_modules
+from tests.family_models import read
 
 QUERY = "encoder.layer.0.attention.self.query.weight"
-
-
-def change_config(folder: Path, **change: object) -> Folder:
-    return Folder(change_json(folder / "config.json", **change), "bert")
 
 
 def write_settings(folder: Path, settings: dict[str, object]) -> None:
@@ -27,16 +24,16 @@ def write_settings(folder: Path, settings: dict[str, object]) -> None:
     write_json(folder / "sentence_bert_config.json", settings)
 
 
-def change_weights(folder: Path, add: dict[str, torch.Tensor], remove: str = "") -> Folder:
+def change_weights(folder: Path, add: dict[str, torch.Tensor], remove: str = "") -> Path:
     path = folder / "model.safetensors"
     tensors = {**load_file(path), **add}
     tensors.pop(remove, None)
     save_file(tensors, path)
-    return Folder(folder, "bert")
+    return folder
 
 
 def test_reads_a_folder_whole(bert_folder: Path) -> None:
-    checkpoint = read_checkpoint(Folder(bert_folder, "bert"), name="mine")
+    checkpoint = read(bert_folder, name="mine")
     assert checkpoint.name == "mine"
     assert checkpoint.encoder.config.num_heads == (4, 4, 4)
     assert not checkpoint.encoder.training
@@ -52,7 +49,7 @@ def test_the_source_names_every_file_that_makes_the_model(bert_folder: Path) -> 
     for seed in (1, 2):
         dense = {"linear.weight": torch.full((8, 32), seed / 8), "linear.bias": torch.zeros(8)}
         save_file(dense, bert_folder / "2_Dense" / "model.safetensors")
-        sources.append(read_checkpoint(Folder(bert_folder, "bert")).source)
+        sources.append(read(bert_folder).source)
     before, after = sources
     assert before.sha256 == after.sha256
     assert [name for name in before.files if before.files[name] != after.files[name]] == ["2_Dense/model.safetensors"]
@@ -60,27 +57,27 @@ def test_the_source_names_every_file_that_makes_the_model(bert_folder: Path) -> 
 
 
 def test_heads_of_other_tasks_and_of_pre_training_are_left_out_of_an_embedding(bert_folder: Path) -> None:
-    plain = read_checkpoint(Folder(bert_folder, "bert")).encoder.state_dict()
+    plain = read(bert_folder).encoder.state_dict()
     heads = ("classifier", "qa_outputs", "cls.predictions.transform.dense", "pooler.dense")
     added = {f"{head}.{part}": torch.ones(2) for head in heads for part in ("weight", "bias")}
-    found = read_checkpoint(change_weights(bert_folder, added), task="embedding").encoder.state_dict()
+    found = read(change_weights(bert_folder, added), task="embedding").encoder.state_dict()
     assert found.keys() == plain.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in plain.items())
 
 
 def test_the_stored_truncation_and_padding_of_the_tokenizer_are_removed(bert_folder: Path) -> None:
-    checkpoint = read_checkpoint(Folder(bert_folder, "bert"))
+    checkpoint = read(bert_folder)
     checkpoint.tokenizer.enable_truncation(4)
     checkpoint.tokenizer.enable_padding(length=9)
     checkpoint.tokenizer.save(str(bert_folder / "tokenizer.json"))
-    again = read_checkpoint(Folder(bert_folder, "bert")).tokenizer
+    again = read(bert_folder).tokenizer
     assert " ".join(again.encode("the cat sat on the mat").tokens) == "[CLS] the cat sat on the mat [SEP]"
 
 
 def test_texts_are_lowered_where_the_pipeline_says_so(bert_folder: Path) -> None:
     change_json(bert_folder / "tokenizer.json", normalizer=None)
     write_settings(bert_folder, {"do_lower_case": True})
-    assert read_checkpoint(Folder(bert_folder, "bert")).tokenizer.encode("CAT").tokens[1] == "cat"
+    assert read(bert_folder).tokenizer.encode("CAT").tokens[1] == "cat"
 
 
 def test_pruned_heads_are_counted_a_layer(bert_folder: Path) -> None:
@@ -92,7 +89,7 @@ def test_pruned_heads_are_counted_a_layer(bert_folder: Path) -> None:
     name = "encoder.layer.1.attention.output.dense.weight"
     tensors[name] = tensors[name][:, 8:].contiguous()
     save_file(tensors, path)
-    checkpoint = read_checkpoint(change_config(bert_folder, pruned_heads={"1": [0]}))
+    checkpoint = read(change_json(bert_folder / "config.json", pruned_heads={"1": [0]}))
     assert checkpoint.encoder.config.num_heads == (4, 3, 4)
 
 
@@ -122,7 +119,7 @@ def test_pruned_heads_are_counted_a_layer(bert_folder: Path) -> None:
 )
 def test_refuses_a_configuration_not_reproduced(bert_folder: Path, change: dict[str, object], message: str) -> None:
     with pytest.raises(ExportError, match=message):
-        read_checkpoint(change_config(bert_folder, **change))
+        read(change_json(bert_folder / "config.json", **change))
 
 
 def table_without_a_tokenizer(folder: Path) -> None:
@@ -161,7 +158,7 @@ def test_refuses_files_it_would_not_read_whole(
 ) -> None:
     change(bert_folder)
     with pytest.raises(ExportError, match=message):
-        read_checkpoint(Folder(bert_folder, "bert"))
+        read(bert_folder)
 
 
 def test_refuses_weights_other_than_those_vouched_for(bert_folder: Path) -> None:
@@ -187,41 +184,41 @@ def test_refuses_ids_that_the_network_does_not_have(
     part.update(value)
     (bert_folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(ExportError, match=f"tokenizer.json has ids up to {highest}, the network 48 tokens"):
-        read_checkpoint(Folder(bert_folder, "bert"))
+        read(bert_folder)
 
 
 @pytest.mark.parametrize("length", [0, 2, 41])
 def test_refuses_a_length_without_room_for_text_or_positions(bert_folder: Path, length: int) -> None:
     with pytest.raises(ExportError, match=f"a longest text of {length} tokens: expected 3 to 40"):
-        read_checkpoint(Folder(bert_folder, "bert"), max_length=length)
-    assert read_checkpoint(Folder(bert_folder, "bert"), max_length=3).max_sequence_length == 3
+        read(bert_folder, max_length=length)
+    assert read(bert_folder, max_length=3).max_sequence_length == 3
 
 
 def test_a_folder_without_a_configuration_is_told_from_an_artifact(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"no config\.json: name a sentence-transformers or Hugging Face folder"):
-        read_checkpoint(Folder(tmp_path, "empty"))
+        read(tmp_path)
     (tmp_path / MANIFEST).touch()
     with pytest.raises(SourceError, match=r"holds no config\.json, and is an artifact already: name a"):
-        read_checkpoint(Folder(tmp_path, "artifact"))
+        read(tmp_path)
 
 
 def test_added_tokens_without_a_row_are_read_as_text(bert_folder: Path) -> None:
-    plain = read_checkpoint(Folder(bert_folder, "bert")).tokenizer
+    plain = read(bert_folder).tokenizer
     path = bert_folder / "tokenizer.json"
     made = Tokenizer.from_file(str(path))
     made.add_tokens([AddedToken(f"<image_{index}>") for index in range(48)])  # more than the network has rows
     made.save(str(path))
-    found = read_checkpoint(Folder(bert_folder, "bert")).tokenizer
+    found = read(bert_folder).tokenizer
     assert max(found.get_vocab().values()) == 47
     assert found.encode("the <image_47> cat").ids == plain.encode("the <image_47> cat").ids
 
 
 def test_pooling_is_asked_for_where_the_folder_does_not_say(bert_folder: Path) -> None:
-    found = read_checkpoint(Folder(bert_folder, "bert"), pooling="cls")
+    found = read(bert_folder, pooling="cls")
     assert (found.defaults.pooling, found.encoder.config.pooling) == ("cls", "cls")
     write_modules(bert_folder, {"": "Transformer"})
     with pytest.raises(ExportError, match="--pooling cls is for embeddings of folders that do not say how"):
-        read_checkpoint(Folder(bert_folder, "bert"), pooling="cls")
+        read(bert_folder, pooling="cls")
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b'["\xe9' + b"x" * 3000 + b'"]'])
@@ -229,5 +226,5 @@ def test_pooling_is_asked_for_where_the_folder_does_not_say(bert_folder: Path) -
 def test_files_that_are_no_json_are_said_in_a_line(bert_folder: Path, name: str, content: bytes) -> None:
     (bert_folder / name).write_bytes(content)
     with pytest.raises(SourceError, match=name) as caught:
-        read_checkpoint(Folder(bert_folder, "bert"))
+        read(bert_folder)
     assert len(str(caught.value)) < 500

@@ -92,7 +92,7 @@ def test_a_masked_language_model_is_sparse_only_where_that_is_said(tmp_path: Pat
     assert read(folder).encoder.config.task == "embedding"
     table = theirs.get_input_embeddings().state_dict()["weight"]
     assert torch.equal(read(folder).encoder.embeddings.token.weight, table)
-    assert read_checkpoint(Folder(folder, "plain"), task="sparse").encoder.config.task == "sparse"
+    assert read(folder, task="sparse").encoder.config.task == "sparse"
 
 
 @pytest.mark.parametrize(
