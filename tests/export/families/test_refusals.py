@@ -21,6 +21,7 @@ from export.families.family import REQUIRED
 from tests.family_models import MODELS, NAMED, FamilyModel, draw, ids_and_types, project, read, save
 from tests.networks import TINY
 
+FolderOf = Callable[[str], Path]
 SIZE_NAMES = {
     *("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "head_dim"),
     *("dim", "n_layers", "hidden_dim", "type_vocab_size", "embedding_size", "relative_attention_num_buckets"),
@@ -130,7 +131,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.fixture(scope="module")
-def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> FolderOf:
     """A folder of each network, drawn when a test asks for it."""
     return cache(lambda name: save(draw(NAMED[name]), NAMED[name], tmp_path_factory.mktemp(name)))
 
@@ -147,7 +148,7 @@ def changed(folder: Path, change: dict[str, Any], to: Path) -> Path:
 
 @pytest.mark.parametrize(("name", "change", "message"), CASES, ids=lambda value: str(value)[:60])
 def test_a_setting_that_is_not_reproduced(
-    folder_of: Callable[[str], Path], tmp_path: Path, name: str, change: dict[str, Any], message: str
+    folder_of: FolderOf, tmp_path: Path, name: str, change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UnsupportedModel, match=re.escape(message)):
         read(changed(folder_of(name), change, tmp_path))
@@ -179,19 +180,14 @@ def with_tensors(folder: Path, to: Path, added: dict[str, tuple[int, ...]], remo
 
 
 @pytest.mark.parametrize("name", ["qwen3", "eurobert", "gemma3"])
-def test_frequencies_in_old_files_are_no_weights(folder_of: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+def test_frequencies_in_old_files_are_no_weights(folder_of: FolderOf, tmp_path: Path, name: str) -> None:
     names = ("layers.0.self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq", "rotary_emb_local.inv_freq")
     read(with_tensors(folder_of(name), tmp_path, dict.fromkeys(names, (4,))))
 
 
 @pytest.mark.parametrize(("name", "removed", "added", "message"), TENSORS, ids=str)
 def test_tensors_that_are_missing_or_left_over(
-    folder_of: Callable[[str], Path],
-    tmp_path: Path,
-    name: str,
-    removed: str,
-    added: dict[str, tuple[int, ...]],
-    message: str,
+    folder_of: FolderOf, tmp_path: Path, name: str, removed: str, added: dict[str, tuple[int, ...]], message: str
 ) -> None:
     with_tensors(folder_of(name), tmp_path, added, removed)
     with pytest.raises(UnsupportedModel, match=re.escape(message)):

@@ -36,9 +36,8 @@ from tests.family_models import (
     save,
 )
 from tests.networks import TINY, draw_weights
+from tests.task_artifacts import TRANSFORMER
 from tests.tokenizers import TOKENIZERS
-
-TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
 
 
 @pytest.fixture

@@ -76,14 +76,7 @@ def rows(checkpoint: Checkpoint, pairs: Sequence[tuple[str, str]], **options: An
     ids=["card, tied", "card, own head", "mxbai, tied", "mxbai, own head"],
 )
 def test_rows_and_scores_are_those_of_the_publisher(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    family: str,
-    tied: bool,
-    ends: bool,
-    instruction: str | None,
-    longest: int,
+    tmp_path: Path, monkeypatch: Any, *, family: str, tied: bool, ends: bool, instruction: str | None, longest: int
 ) -> None:
     monkeypatch.setattr("export.tasks.yes_no.LONGEST", longest)
     folder = build(tmp_path, tied=tied, ends=ends, family=family)
