@@ -1,7 +1,6 @@
-"""The reference of large networks, widened a layer at a time, against the whole network in float64: the same bits."""
+"""Verification: what of a graph is refused, and the reference, widened a layer at a time or whole, to the bit."""
 
 import copy
-import dataclasses
 import re
 from collections.abc import Sequence
 from itertools import chain
@@ -148,16 +147,6 @@ def test_refuses_a_graph_with_something_wrong_in_it(
         verify(tmp_path / "model.onnx", tiny_checkpoint.encoder)
 
 
-def test_the_grid_covers_single_ragged_padded_and_longest_batches() -> None:
-    cases = list(grid(dataclasses.replace(TINY, max_positions=300)))
-    assert any(case.lengths == (300,) for case in cases)
-    assert any(len(set(case.lengths)) > 4 for case in cases)
-    assert any(max(case.lengths) < case.sequence for case in cases)
-    assert any(1 in case.lengths and len(case.lengths) > 1 for case in cases)
-    *_, weighed, longest = grid(dataclasses.replace(TINY, max_positions=4096))  # of a layer, and of none
-    assert [(case.sequence, case.layers) for case in (weighed, longest)] == [(1024, (3,)), (2048, ())]
-
-
 EXACT = np.zeros((2, 3))
 OFF = np.full((2, 3), 2e-5, np.float32)
 
@@ -223,7 +212,7 @@ def test_differences_are_relative_to_large_references_only() -> None:
         *((1025, 512, [1024], [1025]), (8192, 512, [1024], [2048])),  # no longer than memory allows
     ],
 )
-def test_every_length_is_compared_and_long_ones_with_fewer_weights(
+def test_single_ragged_padded_and_longest_batches_are_compared_and_long_ones_with_fewer_weights(
     longest: int, of_all: int, of_some: list[int], of_none: list[int]
 ) -> None:
     cases = list(grid(vary(max_positions=longest)))
@@ -231,6 +220,10 @@ def test_every_length_is_compared_and_long_ones_with_fewer_weights(
     assert [case.sequence for case in cases if case.layers == (1,)] == of_some
     assert [case.sequence for case in cases if not case.layers] == of_none
     assert max(len(case.lengths) * case.sequence for case in cases if case.layers) <= 1024
+    assert any(case.lengths == (of_all,) for case in cases)
+    assert any(len(set(case.lengths)) > 4 for case in cases)
+    assert any(max(case.lengths) < case.sequence for case in cases)
+    assert any(1 in case.lengths and len(case.lengths) > 1 for case in cases)
 
 
 @pytest.mark.parametrize(
