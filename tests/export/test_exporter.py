@@ -232,10 +232,32 @@ def test_a_stated_length_beyond_the_positions_is_said_unless_another_is_asked_fo
     assert (code, said in printed) == (130, not given)
 
 
-def test_a_wrong_command_line_is_exit_code_2() -> None:
+EXPORT = ["--output", "x"]
+HEADS = ["heads", "x", "--corpus", "y"]
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "message"),
+    [
+        (EXPORT, ["--precision", "fp4"], "invalid choice: 'fp4'"),
+        (EXPORT, ["--prune-heads", "0"], "expected a share above 0 and at most 1, got '0'"),
+        (EXPORT, ["--prune-heads", "some"], "--prune-heads: expected a share above 0 and at most 1, got 'some'"),
+        (EXPORT, ["--prune-to-quality", "half"], "--prune-to-quality: expected points from 0 to 100, got 'half'"),
+        (EXPORT, ["--prune-heads", "30"], "expected a share above 0 and at most 1"),
+        (EXPORT, ["--prune-to-quality", "-1"], "expected points from 0 to 100"),
+        (EXPORT, ["--prune-heads", "0.3", "--prune-to-quality", "1"], "not allowed with"),
+        (EXPORT, ["--pairs", "x.csv"], "--pairs goes with --prune-heads or --prune-to-quality"),
+        (EXPORT, ["--no-curve"], "--no-curve goes with"),
+        (EXPORT, ["--prune-heads", "0.3", "--prune-by", "loss_gradient"], "needs --pairs"),
+        *((HEADS, [f"--texts={count}"], f"above 0, got {count!r}") for count in ("0", "-1", "some")),
+        (HEADS, ["--sentences=9"], "--sentences goes with --conllu"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2(command: list[str], flags: list[str], message: str, capsys: Any) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["--output", "x", "--precision", "fp4"])
+        main([*command, *flags])
     assert caught.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 CODE = """

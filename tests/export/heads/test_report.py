@@ -303,17 +303,3 @@ def test_other_weights_are_refused(bert_folder: Path, artifact: Path, corpus: Pa
     weights.write_bytes(content)
     assert main(["heads", str(artifact), "--corpus", str(corpus), "--weights", str(bert_folder)]) == 1
     assert "the artifact was made from" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        *((f"--texts={count}", f"expected a whole number above 0, got {count!r}") for count in ("0", "-1", "some")),
-        ("--sentences=9", "--sentences goes with --conllu"),
-    ],
-)
-def test_a_wrong_command_line_is_exit_code_2(option: str, message: str, capsys: Any) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["heads", "x", "--corpus", "y", option])
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err

@@ -310,24 +310,3 @@ def test_the_curve_goes_into_the_artifact_and_the_report_knows_what_is_gone(
         report = json.loads((output / HEADS).read_bytes())
         assert report["num_heads"] == list(manifest.config.num_heads)
         assert report["pruned"] == manifest.pruning["removed"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--prune-heads", "0"], "expected a share above 0 and at most 1, got '0'"),
-        (["--prune-heads", "some"], "--prune-heads: expected a share above 0 and at most 1, got 'some'"),
-        (["--prune-to-quality", "half"], "--prune-to-quality: expected points from 0 to 100, got 'half'"),
-        (["--prune-heads", "30"], "expected a share above 0 and at most 1"),
-        (["--prune-to-quality", "-1"], "expected points from 0 to 100"),
-        (["--prune-heads", "0.3", "--prune-to-quality", "1"], "not allowed with"),
-        (["--pairs", "x.csv"], "--pairs goes with --prune-heads or --prune-to-quality"),
-        (["--no-curve"], "--no-curve goes with"),
-        (["--prune-heads", "0.3", "--prune-by", "loss_gradient"], "needs --pairs"),
-    ],
-)
-def test_options_that_do_not_go_together(flags: list[str], message: str, capsys: Any) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["--output", "x", *flags])
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err
