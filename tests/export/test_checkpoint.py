@@ -192,26 +192,10 @@ def test_refuses_pickles_of_anything_but_tensors(
 QUERY = "encoder.layer.0.attention.self.query.weight"
 
 
-def write_settings(folder: Path, settings: dict[str, object]) -> None:
-    """sentence_bert_config.json, which counts in a folder with modules.json only."""
-    write_modules(folder, {"": "Transformer", "1_Pooling": "Pooling"})
-    write_json(folder / "1_Pooling" / "config.json", {})
-    write_json(folder / "sentence_bert_config.json", settings)
-
-
 def add_weights(folder: Path, added: dict[str, torch.Tensor]) -> Path:
     path = folder / "model.safetensors"
     save_file({**load_file(path), **added}, path)
     return folder
-
-
-def test_reads_a_folder_whole(bert_folder: Path) -> None:
-    checkpoint = read(bert_folder, name="mine")
-    assert checkpoint.name == "mine"
-    assert checkpoint.encoder.config.num_heads == (4, 4, 4)
-    assert not checkpoint.encoder.training
-    assert checkpoint.max_sequence_length == 40
-    assert len(checkpoint.source.sha256) == 64
 
 
 def test_the_source_names_every_file_that_makes_the_model(bert_folder: Path) -> None:
@@ -249,7 +233,9 @@ def test_the_stored_truncation_and_padding_of_the_tokenizer_are_removed(bert_fol
 
 def test_texts_are_lowered_where_the_pipeline_says_so(bert_folder: Path) -> None:
     change_json(bert_folder / "tokenizer.json", normalizer=None)
-    write_settings(bert_folder, {"do_lower_case": True})
+    write_modules(bert_folder, {"": "Transformer", "1_Pooling": "Pooling"})
+    write_json(bert_folder / "1_Pooling" / "config.json", {})
+    write_json(bert_folder / "sentence_bert_config.json", {"do_lower_case": True})
     assert read(bert_folder).tokenizer.encode("CAT").tokens[1] == "cat"
 
 

@@ -19,7 +19,6 @@ from export.checkpoint import FAMILIES
 from export.errors import ExportError, UnsupportedModel
 from export.families.family import REQUIRED
 from tests.family_models import MODELS, NAMED, FamilyModel, draw, ids_and_types, project, read, save
-from tests.networks import TINY
 
 FolderOf = Callable[[str], Path]
 SIZE_NAMES = {
@@ -47,27 +46,6 @@ def test_a_monstrous_size_is_refused_before_memory_is_taken(model: FamilyModel, 
             UnsupportedModel, match="expected a whole number|is not a multiple of|buckets|: 1 is supported"
         ):
             read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"surprise": 1}, "unknown fields surprise"),
-        ({"num_heads": "absent"}, "incomplete encoder configuration"),
-        ({"num_heads": [1] * 10**4}, "num_heads has 10000 layers"),
-        ({"attention_positions": "rotary", "max_positions": 10**6, "d_k": 1024}, "1024000000 values in a table"),
-        ({"positions": "sinusoidal", "max_positions": 10**6, "hidden_size": 1024}, "1024000000 values in a table"),
-        ({"rope_theta": 10**400}, "rope_theta is 1000.*: expected a positive number"),
-        ({"num_heads": [1, 1], "value_residual": [[0, 1], [10**400, 1]]}, r"value_residual\[1\] is"),
-        ({"projections": [{"size": 10**9}]}, "projections.size is 1000000000"),
-    ],
-)
-def test_settings_of_our_own_networks(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    settings = {"model_type": "polyhead", **TINY.to_dict(), "num_heads": [1], **change}
-    kept = {name: value for name, value in settings.items() if value != "absent"}
-    (tmp_path / "config.json").write_text(json.dumps(kept))
-    with pytest.raises(UnsupportedModel, match=message):
-        read(tmp_path)
 
 
 NOMIC_OWN = {"rotary_emb_fraction": 1.0, "activation_function": "swiglu", "n_embd": 32}

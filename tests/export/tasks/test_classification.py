@@ -155,10 +155,14 @@ def test_a_network_with_a_task_is_read_as_saved(config: EncoderConfig, tokenizer
     torch.testing.assert_close(*pair, atol=1e-6, rtol=0)
 
 
-def test_it_is_not_exported_as_another_task(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_it_is_not_exported_as_another_task_nor_with_fields_of_another_version(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
     folder = save_own(draw_weights(Encoder(CONFIGS[1])), tokenizer, tmp_path)
     with pytest.raises(UnsupportedModel, match="says task classification: it cannot be exported as embedding"):
         read(folder, task="embedding")
+    with pytest.raises(UnsupportedModel, match="unknown fields surprise"):
+        read(change_json(folder / "config.json", surprise=1))
 
 
 TOLERANCE = 1e-5
