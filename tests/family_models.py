@@ -62,6 +62,7 @@ GTE: Mapping[str, Any] = {**SIZES, "type_vocab_size": 1, "pad_token_id": 0}
 ALBERT: Mapping[str, Any] = {**SIZES, "embedding_size": 12, "num_hidden_layers": 5, "num_hidden_groups": 2}
 DECODER: Mapping[str, Any] = {**SIZES, "num_key_value_heads": 2, **dict.fromkeys(("pad_token_id", "bos_token_id"), 0)}
 QWEN3: Mapping[str, Any] = {**DECODER, "head_dim": 12}  # heads together wider than the network, as in Qwen3-0.6B
+WINDOWS: Mapping[str, Any] = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2}
 FULL, LOCAL = "full_attention", "sliding_attention"
 GEMMA3: Mapping[str, Any] = {
     **DECODER,
@@ -86,6 +87,7 @@ GEMMA2: Mapping[str, Any] = {  # of EmbeddingGemma 2
     "embedding_dim": 20,
     "eos_token_id": 1,
 }
+GLOBAL: Mapping[str, Any] = {"layer_types": [FULL] * 3, "per_layer_config": {}}
 T5: Mapping[str, Any] = {
     "vocab_size": VOCABULARY,
     "d_model": 24,
@@ -95,6 +97,7 @@ T5: Mapping[str, Any] = {
     "num_heads": 3,
     "n_positions": 200,
 }
+GATED: Mapping[str, Any] = {"feed_forward_proj": "gated-gelu", "relative_attention_num_buckets": 8}
 DEBERTA: Mapping[str, Any] = {  # as v3
     **SIZES,
     "relative_attention": True,
@@ -104,6 +107,7 @@ DEBERTA: Mapping[str, Any] = {  # as v3
     "pos_att_type": ["p2c", "c2p"],
     "position_biased_input": False,
 }
+ONE_TERM: Mapping[str, Any] = {"pos_att_type": "c2p", "position_biased_input": True, "max_relative_positions": 20}
 SEPARATE: Mapping[str, Any] = {"share_att_key": False, "position_buckets": -1, "norm_rel_ebd": "none"}
 MODELS = (
     FamilyModel("bert", "bert", SIZES),
@@ -126,13 +130,7 @@ MODELS = (
     FamilyModel("jina-v3", "jina_embeddings_v3", {**SIZES, "type_vocab_size": 1, "pad_token_id": 1}, "unigram"),
     FamilyModel("eurobert", "eurobert", {**DECODER, "eos_token_id": 0, "mask_token_id": 4}, "llama3", spread=0.2),
     FamilyModel("qwen3", "qwen3", QWEN3, "qwen", spread=0.2),
-    FamilyModel(
-        "qwen3-windows",
-        "qwen3",
-        {**QWEN3, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2, "attention_bias": True},
-        "qwen",
-        spread=0.2,
-    ),
+    FamilyModel("qwen3-windows", "qwen3", {**QWEN3, **WINDOWS, "attention_bias": True}, "qwen", spread=0.2),
     FamilyModel("qwen2", "qwen2", {**DECODER, "is_causal": False}, "qwen", spread=0.2),
     FamilyModel("qwen2-causal", "qwen2", {**DECODER, "tie_word_embeddings": True}, "qwen", spread=0.2),
     FamilyModel("llama", "llama", {**DECODER, "mlp_bias": True, "attention_bias": True}, "llama3", spread=0.2),
@@ -141,27 +139,12 @@ MODELS = (
     FamilyModel("gemma3", "gemma3_text", GEMMA3, "gemma", spread=0.15),
     FamilyModel("gemma3-causal", "gemma3_text", {**GEMMA3, "use_bidirectional_attention": False}, "gemma", spread=0.15),
     FamilyModel("gemma2", "embedding_gemma2_text", GEMMA2, "gemma", spread=0.15),
-    FamilyModel(
-        "gemma2-global", "embedding_gemma2_text", {**GEMMA2, "layer_types": [FULL] * 3, "per_layer_config": {}}, "gemma"
-    ),
+    FamilyModel("gemma2-global", "embedding_gemma2_text", {**GEMMA2, **GLOBAL}, "gemma"),
     FamilyModel("deberta", "deberta-v2", DEBERTA, "deberta", spread=0.2),
     FamilyModel("deberta-separate", "deberta-v2", {**DEBERTA, **SEPARATE, "type_vocab_size": 2}, spread=0.2),
-    FamilyModel(
-        "deberta-one-term",
-        "deberta-v2",
-        {**DEBERTA, "pos_att_type": "c2p", "position_biased_input": True, "max_relative_positions": 20},
-        spread=0.2,
-    ),
-    FamilyModel("t5", "t5", T5, "t5", longest=200, auto=AutoModelForTextEncoding),
-    FamilyModel(
-        "t5-gated",
-        "t5",
-        {**T5, "feed_forward_proj": "gated-gelu", "relative_attention_num_buckets": 8},
-        "t5",
-        longest=200,
-        spread=0.2,
-        auto=AutoModelForTextEncoding,
-    ),
+    FamilyModel("deberta-one-term", "deberta-v2", {**DEBERTA, **ONE_TERM}, spread=0.2),
+    FamilyModel("t5", "t5", T5, "t5", 200, auto=AutoModelForTextEncoding),
+    FamilyModel("t5-gated", "t5", {**T5, **GATED}, "t5", 200, spread=0.2, auto=AutoModelForTextEncoding),
 )
 NAMED: Mapping[str, FamilyModel] = {model.name: model for model in MODELS}
 SERVED = (
@@ -197,9 +180,9 @@ def save(theirs: PreTrainedModel, model: FamilyModel, folder: Path) -> Path:
     return folder
 
 
-def read(folder: Path) -> Checkpoint:
-    """What the exporter makes of a folder."""
-    return read_checkpoint(Folder(folder, folder.name))
+def read(folder: Path, *, allows_pickles: bool = False, **choices: Any) -> Checkpoint:
+    """What the exporter makes of a folder, with the choices of its command."""
+    return read_checkpoint(Folder(folder, folder.name, allows_pickles=allows_pickles), **choices)
 
 
 def ids_and_types(model: FamilyModel, rows: int, sequence: int) -> tuple[Tensor, Tensor]:
@@ -230,6 +213,14 @@ def run_ours(encoder: Encoder, ids: Tensor, types: Tensor, lengths: list[int]) -
     with torch.inference_mode():
         output: EncoderOutput = encoder(ids, torch.tensor(lengths), token_type_ids=named)
     return output
+
+
+def compare_whole(theirs: PreTrainedModel, ours: Encoder, ids: Tensor, tolerance: float = 1e-5) -> None:
+    """Holds the hidden states of rows without padding against `transformers`."""
+    with torch.inference_mode():
+        expected = theirs(ids).last_hidden_state
+        found = ours(ids, torch.full((len(ids),), ids.shape[1])).last_hidden_state
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
 
 
 def project(encoder: Encoder, hidden: Tensor) -> Tensor:

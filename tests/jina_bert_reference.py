@@ -9,14 +9,19 @@ attention a second sum and norm.
 the slopes), Shazeer 2020 (GEGLU, ReGLU), and the tensor names that its published checkpoints carry.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.special import erf
 
+from model.encoder import Encoder
+
 Array = NDArray[np.float64]
+TOLERANCE = 1e-5
 SLOPES: Mapping[int, list[float]] = {
     2: [2**-4, 2**-8],
     3: [2**-4, 2**-8, 2**-2],
@@ -98,6 +103,31 @@ def classify(tensors: Mapping[str, NDArray[np.float32]], hidden: Array) -> Array
     weights = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
     logits: Array = _linear(np.tanh(_linear(hidden[:1], weights, "pooler.dense")), weights, "classifier")[0]
     return logits
+
+
+def compare(
+    encoder: Encoder,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, NDArray[np.float32]],
+    lengths: Sequence[int],
+    sequence: int,
+) -> None:
+    """Holds hidden states and attention of right-padded random rows against what is written here."""
+    generator = np.random.default_rng(sequence)
+    tops, shape = (config["vocab_size"], config["type_vocab_size"]), (len(lengths), sequence)
+    ids, types = (torch.from_numpy(generator.integers(0, top, shape)) for top in tops)
+    with torch.inference_mode():
+        eager, sdpa = (
+            encoder.use(name)(ids, torch.tensor(lengths), token_type_ids=types) for name in ("eager", "sdpa")
+        )
+    close = partial(np.testing.assert_allclose, atol=TOLERANCE, rtol=0)
+    for row, length in enumerate(lengths):
+        hidden, attentions = encode(config, tensors, ids[row, :length].tolist(), types[row, :length].tolist())
+        for found in (eager, sdpa):
+            close(found.last_hidden_state[row, :length], hidden)
+        for weights, expected in zip(eager.attentions, attentions, strict=True):
+            close(weights[row, :, :length, :length], expected)
+            assert not weights[row, :, :length, length:].any()
 
 
 def _attend(hidden: Array, weights: Mapping[str, Array], name: str, config: Mapping[str, Any]) -> tuple[Array, Array]:

@@ -107,12 +107,16 @@ def make_sparse(directory: Path, precision: Precision = "fp32") -> TaskArtifact:
     from transformers import AutoModelForMaskedLM  # noqa: PLC0415 - seconds to import
 
     folder = _save(directory, AutoModelForMaskedLM, **ONE_LAYER)
-    write_json(folder / "1_SpladePooling/config.json", {"pooling_strategy": "max", "activation_function": "relu"})
-    pooling = "sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling"
-    write_modules(folder, {"": TRANSFORMER, "1_SpladePooling": pooling})
+    return export_folder(write_sparse(folder, pooling_strategy="max", activation_function="relu"), directory, precision)
+
+
+def write_sparse(folder: Path, **pooling: Any) -> Path:
+    """What sentence-transformers saves around the network of a SparseEncoder."""
+    write_json(folder / "1_SpladePooling/config.json", pooling)
+    kind = "sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling"
+    write_modules(folder, {"": TRANSFORMER, "1_SpladePooling": kind})
     write_json(folder / "sentence_bert_config.json", _transformer("fill-mask", "logits"))
-    write_json(folder / "config_sentence_transformers.json", {"model_type": "SparseEncoder"})
-    return export_folder(folder, directory, precision)
+    return write_json(folder / "config_sentence_transformers.json", {"model_type": "SparseEncoder"})
 
 
 def make_multi_vector(directory: Path, precision: Precision = "fp32", expansion: int = 0) -> TaskArtifact:

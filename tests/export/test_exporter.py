@@ -123,12 +123,10 @@ def test_a_place_that_cannot_be_written_to_is_said_before_anything_is_read(
 
 @pytest.mark.usefixtures("traced_before")
 @pytest.mark.parametrize(
-    ("step", "failure"),
-    [("export.exporter.verify", ParityError("no")), ("export.exporter.verify", KeyboardInterrupt()), (None, None)],
-    ids=["failure", "interruption", "interruption while names change"],
+    "failure", [ParityError("no"), KeyboardInterrupt(), None], ids=["failure", "interruption", "while names change"]
 )
 def test_an_export_that_ends_early_leaves_the_old_artifact_and_nothing_else(
-    tiny_checkpoint: Checkpoint, older: Path, monkeypatch: pytest.MonkeyPatch, step: str | None, failure: Any
+    tiny_checkpoint: Checkpoint, older: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException | None
 ) -> None:
     rename = Path.rename
 
@@ -137,10 +135,10 @@ def test_an_export_that_ends_early_leaves_the_old_artifact_and_nothing_else(
             raise KeyboardInterrupt
         return rename(path, target)
 
-    if step is None:
+    if failure is None:
         monkeypatch.setattr(Path, "rename", interrupt)
     else:
-        monkeypatch.setattr(step, Mock(side_effect=failure))
+        monkeypatch.setattr("export.exporter.verify", Mock(side_effect=failure))
     with pytest.raises(type(failure) if failure else KeyboardInterrupt):
         export_artifact(tiny_checkpoint, older, force=True, explains=False)
     assert [path.name for path in older.parent.iterdir()] == ["tiny"]
@@ -178,6 +176,20 @@ def test_text_to_calibrate_what_has_no_ranges_is_refused(tmp_path: Path, capsys:
     assert "export failed: --calibration: of this task nothing is calibrated but" in capsys.readouterr().err
 
 
+Fail = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fail:
+    """Runs the command to where the graph is traced, which fails; its exit code and what it prints."""
+
+    def run(folder: Path, output: Path, error: Any, *flags: str) -> tuple[int, str]:
+        monkeypatch.setattr(export.exporter, "trace", Mock(side_effect=error))
+        return main([str(folder), "--output", str(output), *flags]), capsys.readouterr().err
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("flags", "error", "said"),
     [
@@ -186,59 +198,66 @@ def test_text_to_calibrate_what_has_no_ranges_is_refused(tmp_path: Path, capsys:
     ],
 )
 def test_what_libraries_raise_ends_in_one_line(
-    flags: list[str],
-    error: Exception,
-    said: str,
-    bert_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    flags: list[str], error: Exception, said: str, bert_folder: Path, tmp_path: Path, fail: Fail
 ) -> None:
-    monkeypatch.setattr(export.exporter, "trace", Mock(side_effect=error))
-    assert main([str(bert_folder), "--output", str(tmp_path / "x"), *flags]) == 1
-    printed = capsys.readouterr().err
-    assert printed.splitlines()[-1] == f"export failed: {said}"
+    code, printed = fail(bert_folder, tmp_path / "x", error, *flags)
+    assert (code, printed.splitlines()[-1]) == (1, f"export failed: {said}")
     assert ("Traceback" in printed) == bool(flags)
     assert not (tmp_path / "x").exists()
 
 
-def test_an_interruption_is_one_line(
-    bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("is_signal", [False, True])
+def test_an_interruption_is_one_line_and_leaves_nothing_behind(
+    bert_folder: Path, tmp_path: Path, fail: Fail, receive: Callable[[int], None], *, is_signal: bool
 ) -> None:
-    monkeypatch.setattr(export.exporter, "trace", Mock(side_effect=KeyboardInterrupt))
-    assert main([str(bert_folder), "--output", str(tmp_path / "made" / "deep" / "x")]) == 130
-    assert "nothing was left behind" in capsys.readouterr().err
-    assert not (tmp_path / "made").exists()
+    output = tmp_path / "made"
+    if is_signal:
+        output.mkdir()
+    error = (lambda _: receive(signal.SIGTERM)) if is_signal else KeyboardInterrupt
+    code, printed = fail(bert_folder, output / "deep" / "x", error)
+    assert (code, "nothing was left behind" in printed) == (130, True)
+    assert output.exists() == is_signal
+    assert not list(tmp_path.glob("made/*"))
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 @pytest.mark.parametrize("given", [[], ["--max-length", "20"]])
 def test_a_stated_length_beyond_the_positions_is_said_unless_another_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: list[str]
+    tmp_path: Path, fail: Fail, given: list[str]
 ) -> None:
-    model = NAMED["nomic"]
-    folder = save(draw(model), model, tmp_path / "nomic")
+    folder = save(draw(NAMED["nomic"]), NAMED["nomic"], tmp_path / "nomic")
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 8192}')
-    monkeypatch.setattr(export.exporter, "trace", Mock(side_effect=KeyboardInterrupt))
-    assert main([str(folder), "--output", str(tmp_path / "x"), *given]) == 130
+    code, printed = fail(folder, tmp_path / "x", KeyboardInterrupt, *given)
     said = "texts are cut at 40 tokens, as far as positions are reproduced; nomic states 8192\n"
-    assert (said in capsys.readouterr().err) == (not given)
+    assert (code, said in printed) == (130, not given)
 
 
-def test_sigterm_leaves_nothing_behind(
-    bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receive: Callable[[int], None]
-) -> None:
-    monkeypatch.setattr(export.exporter, "trace", lambda _: receive(signal.SIGTERM))
-    output = tmp_path / "made"
-    output.mkdir()
-    assert main([str(bert_folder), "--output", str(output / "x")]) == 130
-    assert not list(output.iterdir())
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+EXPORT = ["--output", "x"]
+HEADS = ["heads", "x", "--corpus", "y"]
 
 
-def test_a_wrong_command_line_is_exit_code_2() -> None:
+@pytest.mark.parametrize(
+    ("command", "flags", "message"),
+    [
+        (EXPORT, ["--precision", "fp4"], "invalid choice: 'fp4'"),
+        (EXPORT, ["--prune-heads", "0"], "expected a share above 0 and at most 1, got '0'"),
+        (EXPORT, ["--prune-heads", "some"], "--prune-heads: expected a share above 0 and at most 1, got 'some'"),
+        (EXPORT, ["--prune-to-quality", "half"], "--prune-to-quality: expected points from 0 to 100, got 'half'"),
+        (EXPORT, ["--prune-heads", "30"], "expected a share above 0 and at most 1"),
+        (EXPORT, ["--prune-to-quality", "-1"], "expected points from 0 to 100"),
+        (EXPORT, ["--prune-heads", "0.3", "--prune-to-quality", "1"], "not allowed with"),
+        (EXPORT, ["--pairs", "x.csv"], "--pairs goes with --prune-heads or --prune-to-quality"),
+        (EXPORT, ["--no-curve"], "--no-curve goes with"),
+        (EXPORT, ["--prune-heads", "0.3", "--prune-by", "loss_gradient"], "needs --pairs"),
+        *((HEADS, [f"--texts={count}"], f"above 0, got {count!r}") for count in ("0", "-1", "some")),
+        (HEADS, ["--sentences=9"], "--sentences goes with --conllu"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2(command: list[str], flags: list[str], message: str, capsys: Any) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["--output", "x", "--precision", "fp4"])
+        main([*command, *flags])
     assert caught.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 CODE = """

@@ -12,11 +12,10 @@ from tokenizers.normalizers import Lowercase
 from transformers import AutoModelForSequenceClassification
 
 import export.original
-from export.checkpoint import read_checkpoint
 from export.cli import main
 from export.errors import ParityError
 from export.original import FIGURES, compare_with_original, describe
-from export.sources import Folder, read_json
+from export.sources import read_json
 from model.artifact import Artifact
 from tests.export.conftest import change_json, write_json
 from tests.family_models import NAMED, draw, read, save
@@ -37,7 +36,7 @@ TOLERANCE = 1e-5
 )
 def test_every_task_is_compared_to_its_answer(name: str, answer: str, request: pytest.FixtureRequest) -> None:
     made: TaskArtifact = request.getfixturevalue(name)
-    checkpoint = read_checkpoint(Folder(made.folder, name))
+    checkpoint = read(made.folder)
     found = compare_with_original(checkpoint, made.folder)
     assert found["compared"], found
     assert found[answer] < TOLERANCE
@@ -57,14 +56,14 @@ def test_tokens_and_lengths_are_those_of_the_folder(
     folder = Path(shutil.copytree(made.folder, tmp_path / name))
     path = folder / "sentence_bert_config.json"
     write_json(path, {**read_json(path, optional=True), **settings})
-    found = compare_with_original(read_checkpoint(Folder(folder, name)), folder)
+    found = compare_with_original(read(folder), folder)
     assert found["compared"]
     assert not {"tokens", "answer"} & found.keys()
 
 
 def test_a_language_model_is_compared_by_what_it_says_next(tmp_path: Path) -> None:
     folder = build(tmp_path, tied=True, ends=False)
-    found = compare_with_original(read_checkpoint(Folder(folder, "judge"), task="classification"), folder)
+    found = compare_with_original(read(folder, task="classification"), folder)
     assert found["logits"] < TOLERANCE
 
 
@@ -77,7 +76,7 @@ def test_a_language_model_is_compared_by_what_it_says_next(tmp_path: Path) -> No
     ],
 )
 def test_the_first_layer_that_differs_is_named(bert_folder: Path, part: str, named: str) -> None:
-    checkpoint = read_checkpoint(Folder(bert_folder, "bert"))
+    checkpoint = read(bert_folder)
     with torch.no_grad():
         checkpoint.encoder.get_parameter(f"{part}.weight").mul_(1.1)
     with pytest.raises(ParityError, match=named):
@@ -85,7 +84,7 @@ def test_the_first_layer_that_differs_is_named(bert_folder: Path, part: str, nam
 
 
 def test_other_tokens_are_refused(bert_folder: Path) -> None:
-    checkpoint = read_checkpoint(Folder(bert_folder, "bert"))
+    checkpoint = read(bert_folder)
     checkpoint.tokenizer.normalizer = Lowercase()
     with pytest.raises(ParityError, match="the original's tokenizer gives .*: its class overrules tokenizer.json"):
         compare_with_original(checkpoint, bert_folder)
@@ -104,14 +103,14 @@ def test_other_token_types_of_a_pair_are_refused(tmp_path: Path) -> None:
 
 def test_without_the_libraries_manifest_and_command_say_so(bert_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export.original, "find_spec", lambda _: None)
-    found = compare_with_original(read_checkpoint(Folder(bert_folder, "bert")), bert_folder)
+    found = compare_with_original(read(bert_folder), bert_folder)
     assert found == {"compared": False, "reason": "transformers and sentence-transformers are not installed"}
     assert "compared with nothing but itself" in describe(found)
     assert "pip install 'polyhead[verify]'" in describe(found)
 
 
 def test_a_network_of_its_own_code_is_not_compared(bert_folder: Path) -> None:
-    made = read_checkpoint(Folder(bert_folder, "bert"))
+    made = read(bert_folder)
     found = compare_with_original(made, change_json(bert_folder / "config.json", auto_map={"AutoModel": "mine.Bert"}))
     assert found == {"compared": False, "reason": "its network is defined by the model's own code, which is never run"}
 

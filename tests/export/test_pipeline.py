@@ -7,12 +7,12 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
-from export.checkpoint import read_checkpoint
 from export.errors import ExportError, SourceError, UnsupportedModel
 from export.pipeline import read_pipeline
-from export.sources import Folder, read_json
+from export.sources import read_json
 from model.config_parts import Projection
 from tests.export.conftest import change_json, write_json
+from tests.family_models import read
 
 TRANSFORMER = {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
 POOLING = {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
@@ -96,9 +96,9 @@ def test_whether_vectors_are_answered_at_length_1(
     write_json(bert_folder / "config_sentence_transformers.json", {"similarity_fn_name": named})
     if isinstance(expected, str):
         with pytest.raises(UnsupportedModel, match=expected):
-            read_checkpoint(Folder(bert_folder, "bert"), normalize=asked)
+            read(bert_folder, normalize=asked)
         return
-    defaults = read_checkpoint(Folder(bert_folder, "bert"), normalize=asked).defaults
+    defaults = read(bert_folder, normalize=asked).defaults
     assert (defaults.unit_length, defaults.similarity) == expected
 
 

@@ -11,18 +11,18 @@ from scipy.stats import kendalltau
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import quantize_embeddings
 
-from export.checkpoint import Checkpoint, read_checkpoint
+from export.checkpoint import Checkpoint
 from export.errors import QualityError, SourceError, VerificationError
 from export.exporter import export_artifact
 from export.precision import judge
 from export.quality import measure_ranges, require_quality
 from export.runtime import Session
-from export.sources import Folder
 from export.tasks.definition import Threshold
 from export.tasks.registry import EXPORTS
 from export.texts import HELD_OUT_TEXTS, TEXTS, read_texts, task_batches
 from model.artifact import GRAPH, HEAD_GATES, Artifact
 from model.encoder import Encoder
+from tests.family_models import read
 from tests.networks import batch_of, draw_weights, vary
 from tests.task_artifacts import TaskArtifact, quick_export
 
@@ -169,7 +169,7 @@ def test_a_lower_precision_of_every_task_is_judged(
     name: str, figure: str, precision: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     made: TaskArtifact = request.getfixturevalue(name)
-    checkpoint = read_checkpoint(Folder(made.folder, "drawn"))
+    checkpoint = read(made.folder)
     manifest = export_artifact(checkpoint, tmp_path / precision, precision=precision)  # type: ignore[arg-type]
     quality = manifest.parity["quality"]
     assert quality["texts"] == 256
@@ -178,7 +178,7 @@ def test_a_lower_precision_of_every_task_is_judged(
 
 
 def test_a_network_of_pairs_is_calibrated_and_judged_on_pairs(reranker: TaskArtifact) -> None:
-    checkpoint: Checkpoint = read_checkpoint(Folder(reranker.folder, "drawn"))
+    checkpoint: Checkpoint = read(reranker.folder)
     batches = task_batches(HELD_OUT_TEXTS, checkpoint)
     types = [batch.token_type_ids for batch in batches]
     assert sum(len(batch.lengths) for batch in batches) == 256
@@ -207,7 +207,7 @@ def test_the_ranges_are_those_of_sentence_transformers(embedder: TaskArtifact) -
 
 
 def test_other_text_gives_other_ranges(embedder: TaskArtifact, tmp_path: Path) -> None:
-    checkpoint = read_checkpoint(Folder(embedder.folder, "drawn"))
+    checkpoint = read(embedder.folder)
     (tmp_path / "texts").write_text("the cats sat on the mats\n" * 16)
     found = measure_ranges(embedder.artifact / GRAPH, checkpoint, tmp_path / "texts")
     assert found is not None

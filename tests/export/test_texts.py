@@ -1,7 +1,9 @@
 """Texts, parses and rated pairs: what is read of files, and what of them is refused."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import astuple
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,28 +23,13 @@ from export.heads.corpus import (
 )
 from export.heads.relations import align
 from export.texts import HELD_OUT_TEXTS, TokenizedText, make_pairs, read_texts, text_batches, tokenize
+from tests.networks import tiny_tokenizer
 
 
 @pytest.mark.parametrize("longest", [1, 2])
 def test_refuses_lengths_that_leave_no_ordinary_token(tokenizer: Tokenizer, longest: int) -> None:
     with pytest.raises(SourceError, match=f"cut to {longest} tokens hold nothing but the tokenizer's special ones"):
         tokenize(["the cat sat"], tokenizer, longest)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"one\n\ntwo\n", "holds 2 texts, one a line: at least 16"),
-        (b"\xff\xfe", "UTF-8"),
-        ("\u200b\n".encode() * 16, "holds no text with a token of the model's vocabulary"),
-    ],
-)
-def test_refuses_calibration_text_that_says_nothing(
-    tokenizer: Tokenizer, tmp_path: Path, content: bytes, message: str
-) -> None:
-    (tmp_path / "texts").write_bytes(content)
-    with pytest.raises(SourceError, match=message):
-        text_batches(tmp_path / "texts", tokenizer, longest=20)
 
 
 def test_batches_hold_every_text_once(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -106,16 +93,6 @@ def test_a_mark_of_the_encoding_is_no_text(tmp_path: Path) -> None:
     assert read_parses(path)[0].text == "Zum Haus, we don't."
 
 
-def test_refuses_what_is_no_corpus(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="holds 2 texts, one a line: at least 8"):
-        sample_corpus(write(tmp_path / "c.txt", "a\nb"), 10)
-    with pytest.raises(SourceError, match="none cannot be read: No such file"):
-        sample_corpus(tmp_path / "none", 10)
-    (tmp_path / "latin").write_bytes(b"a\n" * 9 + "é\n".encode("latin-1"))
-    with pytest.raises(SourceError, match="latin is no UTF-8 text: "):
-        sample_corpus(tmp_path / "latin", 10)
-
-
 SENTENCE = """\
 # text = Zum Haus, we don't.
 1-2\tZum\t_\t_\t_\t_\t_\t_\t_\t_
@@ -151,22 +128,9 @@ def test_tokens_join_the_unit_that_holds_their_last_character() -> None:
     assert words == [(0, 1), (1, 3), (3, 4), (4, 5), (5, 6)]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (SENTENCE * 2, "holds 2 sentences: at least 8"),
-        ("plain text, no columns\n\n", "cannot be read as CoNLL-U"),
-        (SENTENCE.replace("\t3\tcase", "\t9\tcase") * 8, "sentence 1 is no dependency parse"),
-        (SENTENCE.replace("\t3\tcase", "\t_\t_") * 8, None),
-    ],
-)
-def test_refuses_what_is_no_parse(tmp_path: Path, content: str, message: str | None) -> None:
-    path = write(tmp_path / "p.conllu", content)
-    if message is None:  # a word without a head is no case
-        assert [arc.relation for arc in read_parses(path)[0].arcs] == ["det", "obl", "nsubj", "advmod"]
-        return
-    with pytest.raises(SourceError, match=message):
-        read_parses(path)
+def test_a_word_without_a_head_is_no_case(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.conllu", SENTENCE.replace("\t3\tcase", "\t_\t_") * 8)
+    assert [arc.relation for arc in read_parses(path)[0].arcs] == ["det", "obl", "nsubj", "advmod"]
 
 
 def test_pairs_stay_together_and_empty_ones_go(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -180,19 +144,36 @@ def test_pairs_stay_together_and_empty_ones_go(tmp_path: Path, tokenizer: Tokeni
     assert pairs.choose([8, 0]).right == ("sat", "dog")
 
 
+def read_calibration(path: Path) -> object:
+    return text_batches(path, tiny_tokenizer(), longest=20)
+
+
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("read", "content", "message"),
     [
-        ("a,b,1\n" * 3, "holds 3 pairs: at least 8"),
-        ("a,b,1\n" * 9, "with different ratings"),
-        ("sentence1,sentence2,score\n" + "a,b,1\n" * 9, "row 1: expected text,text,rating, without a header"),
-        ("a,b\n" * 9, "row 1: expected"),
-        ("a,b,1\n" * 3 + "a,b,nan\n", "row 4: .*not finite"),
+        (read_calibration, "one\n\ntwo\n", "holds 2 texts, one a line: at least 16"),
+        (read_calibration, b"\xff\xfe", "UTF-8"),
+        (read_calibration, "\u200b\n" * 16, "holds no text with a token of the model's vocabulary"),
+        (partial(sample_corpus, count=10), "a\nb", "holds 2 texts, one a line: at least 8"),
+        (partial(sample_corpus, count=10), None, "file cannot be read: No such file"),
+        (partial(sample_corpus, count=10), b"a\n" * 9 + b"\xe9\n", "file is no UTF-8 text: "),
+        (read_parses, SENTENCE * 2, "holds 2 sentences: at least 8"),
+        (read_parses, "plain text, no columns\n\n", "cannot be read as CoNLL-U"),
+        (read_parses, SENTENCE.replace("\t3\tcase", "\t9\tcase") * 8, "sentence 1 is no dependency parse"),
+        (read_pairs, "a,b,1\n" * 3, "holds 3 pairs: at least 8"),
+        (read_pairs, "a,b,1\n" * 9, "with different ratings"),
+        (read_pairs, "left,right,score\n" + "a,b,1\n" * 9, "row 1: expected text,text,rating, without a header"),
+        (read_pairs, "a,b\n" * 9, "row 1: expected"),
+        (read_pairs, "a,b,1\n" * 3 + "a,b,nan\n", "row 4: .*not finite"),
     ],
 )
-def test_refuses_what_is_no_pairs(tmp_path: Path, content: str, message: str) -> None:
+def test_refuses_files_that_are_no_texts_parses_or_pairs(
+    tmp_path: Path, read: Callable[[Path], object], content: str | bytes | None, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / "file").write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(SourceError, match=message):
-        read_pairs(write(tmp_path / "p.csv", content))
+        read(tmp_path / "file")
 
 
 def test_a_draw_from_alternating_ratings_has_both(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -11,26 +11,32 @@ from tokenizers import Tokenizer, processors
 from tokenizers.normalizers import BertNormalizer, Lowercase, Sequence
 from tokenizers.pre_tokenizers import Metaspace
 from tokenizers.processors import RobertaProcessing
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, BertTokenizer, DistilBertTokenizer, RobertaTokenizer
 
 from export.errors import SourceError, UnsupportedModel
 from export.tokenizer import prepare_pairs, read_tokenizer
 from tests.export.conftest import write_json
+from tests.texts import PLAIN
 from tests.tokenizers import TOKENIZERS, bpe, unigram, wordpiece
 
+Made = Callable[[], Tokenizer]
+Settings = dict[str, Any] | None
+Kind = str | dict[str, str]  # the model type, or all of config.json
 TEXTS = [
     *("The CAT sat", " the cat", "Ünïcödé ÀÉ", "你好 世界", "a [SEP] b </s>", "don't  stop", "", "the end \n"),
     *("x [MASK]y", "x <mask>y"),
 ]
-
+MORE_TEXTS = [*PLAIN, *TEXTS, "[MASK] [SEP]", "a <mask> b</s>", "<s>x", "don't  stop\u3000now", "x\u00a0y [mask]"]
 AS_IT_STANDS = {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
-def write(folder: Path, made: Tokenizer, model_type: str, settings: dict[str, Any] | None) -> Path:
+def write(folder: Path, made: Tokenizer, kind: Kind, settings: Settings, older: Settings = None) -> Path:
+    """tokenizer.json and what stands beside it; `older` is of special_tokens_map.json."""
     made.save(str(folder / "tokenizer.json"))
-    if settings is not None:
-        write_json(folder / "tokenizer_config.json", settings)
-    return write_json(folder / "config.json", {"model_type": model_type})
+    for name, content in (("tokenizer_config.json", settings), ("special_tokens_map.json", older)):
+        if content is not None:
+            write_json(folder / name, content)
+    return write_json(folder / "config.json", {"model_type": kind} if isinstance(kind, str) else kind)
 
 
 def flags(content: str, **change: bool) -> dict[str, Any]:
@@ -54,7 +60,7 @@ def cased() -> Tokenizer:
 
 
 @pytest.mark.parametrize(
-    ("made", "model_type", "settings"),
+    ("made", "kind", "settings"),
     [
         (cased, "bert", None),
         (cased, "electra", {"tokenizer_class": "BertTokenizer", "do_lower_case": True}),
@@ -73,38 +79,27 @@ def cased() -> Tokenizer:
         (wordpiece, "bert", {"added_tokens_decoder": {"4": flags("[MASK]", lstrip=True)}}),
         (bpe, "roberta", {"added_tokens_decoder": {"4": flags("<mask>", rstrip=True)}}),
         (bpe, "modernbert", {"added_tokens_decoder": {"4": flags("<mask>", lstrip=False)}}),
+        # config.json names the class where tokenizer_config.json does not
+        (wordpiece, {"model_type": "roberta", "tokenizer_class": "BertTokenizer"}, {"model_max_length": 512}),
+        (unigram, {"model_type": "bert", "tokenizer_class": "XLMRobertaTokenizerFast"}, {"model_max_length": 512}),
+        (cased, {"model_type": "bert", "tokenizer_class": "PreTrainedTokenizerFast"}, {"model_max_length": 512}),
+        (cased, {"model_type": "new", "tokenizer_class": "BertTokenizer"}, {"model_max_length": 512}),
     ],
     ids=lambda value: value.__name__ if callable(value) else str(value),
 )
 def test_tokenizer_config_overrules_as_in_transformers(
-    tmp_path: Path, made: Callable[[], Tokenizer], model_type: str, settings: dict[str, Any] | None
+    tmp_path: Path, made: Made, kind: Kind, settings: Settings
 ) -> None:
-    assert_equal_to_transformers(write(tmp_path, made(), model_type, settings))
+    assert_equal_to_transformers(write(tmp_path, made(), kind, settings))
 
 
-def assert_equal_to_transformers(folder: Path, texts: list[str] = TEXTS) -> None:
-    theirs, ours = AutoTokenizer.from_pretrained(folder), read_tokenizer(folder)
+def assert_equal_to_transformers(folder: Path, texts: list[str] = TEXTS, kind: Any = AutoTokenizer) -> None:
+    theirs, ours = kind.from_pretrained(folder), read_tokenizer(folder)
     for text in texts:
-        expected = theirs(text, return_offsets_mapping=True)
+        expected = theirs(text, return_offsets_mapping=True, return_special_tokens_mask=True)
         found = ours.encode(text)
         assert (found.ids, found.offsets) == (expected["input_ids"], expected["offset_mapping"]), text
-
-
-@pytest.mark.parametrize(
-    ("made", "model_type", "named"),
-    [
-        (wordpiece, "roberta", "BertTokenizer"),
-        (unigram, "bert", "XLMRobertaTokenizerFast"),
-        (cased, "bert", "PreTrainedTokenizerFast"),
-        (cased, "new", "BertTokenizer"),
-    ],
-)
-def test_config_json_names_the_class_where_tokenizer_config_does_not(
-    tmp_path: Path, made: Callable[[], Tokenizer], model_type: str, named: str
-) -> None:
-    folder = write(tmp_path, made(), model_type, {"model_max_length": 512})
-    (folder / "config.json").write_text(json.dumps({"model_type": model_type, "tokenizer_class": named}))
-    assert_equal_to_transformers(folder)
+        assert found.special_tokens_mask == expected["special_tokens_mask"], text
 
 
 def mpnet() -> Tokenizer:
@@ -134,18 +129,12 @@ def mpnet() -> Tokenizer:
     ],
 )
 def test_special_tokens_named_beside_it_stay_whole(
-    tmp_path: Path,
-    made: Callable[[], Tokenizer],
-    model_type: str,
-    settings: dict[str, Any] | None,
-    older: dict[str, Any] | None,
+    tmp_path: Path, made: Made, model_type: str, settings: Settings, older: Settings
 ) -> None:
     described = json.loads(made().to_str())
     named = [token["content"] for token in described["added_tokens"]]
     described["added_tokens"] = []  # they stay pieces
-    folder = write(tmp_path, Tokenizer.from_str(json.dumps(described)), model_type, settings)
-    if older:
-        (folder / "special_tokens_map.json").write_text(json.dumps(older))
+    folder = write(tmp_path, Tokenizer.from_str(json.dumps(described)), model_type, settings, older)
     assert_equal_to_transformers(folder, [*TEXTS, *(f"a  {token} b{token}c" for token in named)])
 
 
@@ -167,29 +156,26 @@ def test_cutting_at_the_left_is_refused_and_tokenizer_config_counts_first(
 
 @pytest.mark.parametrize("has_json", [True, False])
 @pytest.mark.parametrize(
-    "settings",
+    ("made", "model_type", "settings"),
     [
-        {"do_lower_case": "yes"},
-        {"strip_accents": 1},
-        {"added_tokens_decoder": ["[PAD]"], "do_lower_case": None},
-        {"pad_token": 1, "tokenize_chinese_chars": {}},
+        (wordpiece, "bert", {"do_lower_case": "yes"}),
+        (wordpiece, "bert", {"strip_accents": 1}),
+        (wordpiece, "bert", {"added_tokens_decoder": ["[PAD]"], "do_lower_case": None}),
+        (wordpiece, "bert", {"pad_token": 1, "tokenize_chinese_chars": {}}),
+        (bpe, "roberta", {"add_prefix_space": None}),
     ],
     ids=str,
 )
-def test_malformed_settings_are_one_line(tmp_path: Path, has_json: bool, settings: dict[str, Any]) -> None:
-    folder = write(tmp_path, wordpiece(), "bert", settings)
+def test_malformed_settings_are_one_line(
+    tmp_path: Path, made: Made, model_type: str, settings: Settings, has_json: bool
+) -> None:
+    folder = write(tmp_path, made(), model_type, settings)
     if not has_json:
         (folder / "tokenizer.json").unlink()
-        wordpiece().model.save(str(folder))
+        made().model.save(str(folder))
     with pytest.raises(SourceError, match="the tokenizer.s settings are malformed: ") as caught:
         read_tokenizer(folder)
     assert "\n" not in str(caught.value)
-
-
-def test_a_setting_that_only_the_tokenizer_refuses_is_malformed_too(tmp_path: Path) -> None:
-    folder = write(tmp_path, bpe(), "roberta", {"add_prefix_space": None})
-    with pytest.raises(SourceError, match="settings are malformed: .*expected a boolean"):
-        read_tokenizer(folder)
 
 
 @pytest.mark.parametrize(
@@ -239,16 +225,9 @@ def test_refuses_a_tokenizer_that_fails_on_what_it_does_not_know(tmp_path: Path)
     ],
 )
 def test_refuses_other_tokens_around_a_text_than_transformers_puts_there(
-    tmp_path: Path,
-    made: Callable[[], Tokenizer],
-    model_type: str,
-    settings: dict[str, Any],
-    older: dict[str, Any] | None,
-    ends: list[str],
+    tmp_path: Path, made: Made, model_type: str, settings: Settings, older: Settings, ends: list[str]
 ) -> None:
-    folder = write(tmp_path, made(), model_type, settings)
-    if older:
-        (folder / "special_tokens_map.json").write_text(json.dumps(older))
+    folder = write(tmp_path, made(), model_type, settings, older)
     theirs = AutoTokenizer.from_pretrained(folder)
     assert theirs.convert_ids_to_tokens(theirs("")["input_ids"]) == ends
     with pytest.raises(UnsupportedModel, match=f"its class in `transformers` {re.escape(' '.join(ends))}, as"):
@@ -272,7 +251,8 @@ def test_a_tokenizer_that_lowers_keeps_the_short_way_to_ids(tmp_path: Path) -> N
 
 
 PAIRS = [("the cats sat", "on the mats"), ("lower", ""), ("", "newest"), ("日 word", "naïve café!")]
-CLASSES = [  # kind of tokenizer, class or none, model type, whether the network has types
+TYPED = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "token_type_ids"]}
+CLASSES = [  # kind of tokenizer, class or settings, model type, whether the network has types
     ("wordpiece", "BertTokenizer", "bert", True),
     ("wordpiece", "ElectraTokenizer", "electra", True),
     ("wordpiece", "PreTrainedTokenizerFast", "bert", True),
@@ -282,17 +262,16 @@ CLASSES = [  # kind of tokenizer, class or none, model type, whether the network
     ("unigram", "XLMRobertaTokenizer", "xlm-roberta", False),
     ("unigram", "CamembertTokenizer", "camembert", False),
     ("wordpiece", "PreTrainedTokenizerFast", "modernbert", False),
-    ("wordpiece", None, "nomic_bert", True),
-    ("deberta", None, "deberta-v2", True),
+    ("wordpiece", TYPED, "bert", True),
+    ("wordpiece", {}, "nomic_bert", True),
+    ("deberta", {}, "deberta-v2", True),
     ("deberta", "DebertaV2TokenizerFast", "deberta-v2", True),
 ]
 
 
-@pytest.mark.parametrize(("kind", "name", "model_type", "has_types"), CLASSES)
-def test_pairs_are_transformers_own(
-    tmp_path: Path, kind: str, name: str | None, model_type: str, *, has_types: bool
-) -> None:
-    settings: dict[str, Any] = {"tokenizer_class": name} if name else {}
+@pytest.mark.parametrize(("kind", "said", "model_type", "has_types"), CLASSES)
+def test_pairs_are_transformers_own(tmp_path: Path, kind: str, said: Any, model_type: str, *, has_types: bool) -> None:
+    settings = {"tokenizer_class": said} if isinstance(said, str) else said
     folder = write(tmp_path, TOKENIZERS[kind](), model_type, {**settings, "model_max_length": 40})
     ours, takes_pairs = prepare_pairs(read_tokenizer(folder), folder, has_types=has_types)
     theirs = AutoTokenizer.from_pretrained(str(folder))
@@ -304,42 +283,23 @@ def test_pairs_are_transformers_own(
             assert found.type_ids == expected.get("token_type_ids", [[0] * len(found.ids)])[0]
 
 
-def test_types_may_be_asked_for_beside_the_class(tmp_path: Path) -> None:
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "token_type_ids"]}
-    folder = write(tmp_path, wordpiece(), "bert", settings)
-    ours, _ = prepare_pairs(read_tokenizer(folder), folder, has_types=True)
-    expected = AutoTokenizer.from_pretrained(str(folder))("the cat", "on")["token_type_ids"]
-    assert ours.encode("the cat", "on").type_ids == expected
-    assert 1 in expected
-
-
 @pytest.mark.parametrize(
-    ("model_type", "single", "pair", "message"),
+    ("model_type", "first", "second", "message"),
     [
-        (
-            "bert",
-            "[CLS] $A [SEP]",
-            "[CLS] $A [SEP] [SEP] $B [SEP]",
-            "puts [CLS] [SEP] [SEP] [SEP] around a pair, its class in `transformers` [CLS] [SEP] [SEP]:",
-        ),
-        (
-            "bert",
-            "[CLS] $A [SEP]",
-            "[CLS] $A [SEP] $B [SEP]",
-            "token types [0, 0, 0], its class in `transformers` [0, 0, 1]",
-        ),
-        ("modernbert", "$A", "$A [SEP] $B", "puts [SEP] around a pair, its class in `transformers` nothing:"),
+        ("bert", "[CLS] $A [SEP]", " [SEP] $B [SEP]", "puts [CLS] [SEP] [SEP] [SEP] around a pair, {} [CLS] [SEP] [S"),
+        ("bert", "[CLS] $A [SEP]", " $B [SEP]", "token types [0, 0, 0], {} [0, 0, 1]"),
+        ("modernbert", "$A", " [SEP] $B", "puts [SEP] around a pair, {} nothing:"),
     ],
 )
 def test_a_template_and_types_of_another_family_are_refused(
-    tmp_path: Path, model_type: str, single: str, pair: str, message: str
+    tmp_path: Path, model_type: str, first: str, second: str, message: str
 ) -> None:
     tokenizer = Tokenizer.from_str(wordpiece().to_str())
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=single, pair=pair, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single=first, pair=first + second, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     folder = write(tmp_path, tokenizer, model_type, {"tokenizer_class": "BertTokenizer"})
-    with pytest.raises(UnsupportedModel, match=re.escape(message)):
+    with pytest.raises(UnsupportedModel, match=re.escape(message.format("its class in `transformers`"))):
         prepare_pairs(read_tokenizer(folder), folder, has_types=True)
 
 
@@ -351,3 +311,85 @@ def test_a_tokenizer_without_separators_joins_the_texts(tmp_path: Path, name: st
     ours, takes_pairs = prepare_pairs(tokenizer, folder, has_types=False)
     assert takes_pairs
     assert ours.encode("the cat", "on").ids == AutoTokenizer.from_pretrained(str(folder))("the cat", "on")["input_ids"]
+
+
+def write_vocabulary(folder: Path, made: Tokenizer, **settings: Any) -> Path:
+    """vocab.txt, or vocab.json and merges.txt, as the library saves a model; without tokenizer.json."""
+    made.model.save(str(folder))
+    if settings:
+        write_json(folder / "tokenizer_config.json", settings)
+    return folder
+
+
+MASK = {"__type": "AddedToken", "content": "<mask>", "lstrip": True, "normalized": True}
+CASES: list[tuple[Made, Any, dict[str, Any]]] = [
+    (wordpiece, BertTokenizer, {}),
+    (wordpiece, BertTokenizer, {"do_lower_case": False, "strip_accents": True}),
+    (wordpiece, DistilBertTokenizer, {"tokenize_chinese_chars": False}),
+    (wordpiece, BertTokenizer, {"strip_accents": False, "unk_token": "[UNK]"}),
+    (bpe, RobertaTokenizer, {}),
+    (bpe, RobertaTokenizer, {"add_prefix_space": True}),
+    (bpe, RobertaTokenizer, {"trim_offsets": False}),
+    (bpe, RobertaTokenizer, {"mask_token": MASK}),
+]
+
+
+@pytest.mark.parametrize("ending", ["", "Fast"])
+@pytest.mark.parametrize(("made", "kind", "settings"), CASES)
+def test_older_files_become_the_tokenizer_of_transformers(
+    tmp_path: Path, made: Made, kind: Any, settings: dict[str, Any], ending: str
+) -> None:
+    folder = write_vocabulary(tmp_path, made(), tokenizer_class=kind.__name__ + ending, **settings)
+    assert_equal_to_transformers(folder, MORE_TEXTS, kind)
+
+
+def test_the_networks_type_counts_where_no_class_is_named(tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", {"model_type": "electra"})
+    assert read_tokenizer(write_vocabulary(tmp_path, wordpiece())).encode("Cats").tokens[0] == "[CLS]"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "files", "message"),
+    [
+        ("bert", (), "tokenizer.json is missing, .* what else is there .nothing."),
+        ("xlm-roberta", ("sentencepiece.bpe.model",), "xlm-roberta tokenizer cannot .*sentencepiece.bpe.model"),
+        ("mpnet", ("vocab.txt",), "a mpnet tokenizer cannot be made exactly of what else is there .vocab.txt."),
+        ("roberta", ("vocab.json",), "a roberta tokenizer cannot be made exactly of what else is there .vocab.json."),
+    ],
+)
+def test_refuses_what_it_cannot_convert_and_says_what_to_do(
+    tmp_path: Path, model_type: str, files: tuple[str, ...], message: str
+) -> None:
+    write_json(tmp_path / "config.json", {"model_type": model_type})
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(SourceError, match=message) as caught:
+        read_tokenizer(tmp_path)
+    assert "save_pretrained(FOLDER)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("added_tokens.json", {"<new>": 400}, "added tokens such as '<new>'"),
+        ("special_tokens_map.json", {"cls_token": "<cls>"}, "does not hold cls_token '<cls>'"),
+        ("tokenizer_config.json", {"do_basic_tokenize": False}, "do_basic_tokenize"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"400": {"content": "<new>"}}}, "such as '<new>'"),
+    ],
+)
+def test_refuses_what_stands_beside_the_vocabulary(tmp_path: Path, name: str, data: Any, message: str) -> None:
+    write_json(tmp_path / "config.json", {"model_type": "bert"})
+    write_json(write_vocabulary(tmp_path, wordpiece()) / name, data)
+    with pytest.raises(SourceError, match=message):
+        read_tokenizer(tmp_path)
+
+
+def test_older_files_that_cannot_be_read_are_said_in_a_line(tmp_path: Path) -> None:
+    folder = write_vocabulary(tmp_path, bpe(), tokenizer_class="RobertaTokenizer")
+    (folder / "merges.txt").write_text("#version: 0.2\nnot a merge at all\n")
+    with pytest.raises(SourceError, match="vocab.json and merges.txt cannot be read"):
+        read_tokenizer(folder)
+    write_vocabulary(folder, wordpiece(), tokenizer_class="BertTokenizer")
+    (folder / "vocab.txt").write_bytes("\n".join(f"été{number}" for number in range(300)).encode("latin-1"))
+    with pytest.raises(SourceError, match="settings are malformed: UnicodeDecodeError"):
+        read_tokenizer(folder)

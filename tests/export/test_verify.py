@@ -1,6 +1,8 @@
-import dataclasses
+"""Verification: what of a graph is refused, and the reference, widened a layer at a time or whole, to the bit."""
+
+import copy
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -8,16 +10,25 @@ from typing import Any
 import numpy as np
 import onnx_ir
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from export.checkpoint import Checkpoint
 from export.errors import FusionError, ParityError, VerificationError
 from export.graph import input_names
+from export.int8.quantize import Range, quantize_encoder
 from export.precision import TOLERANCES
+from export.reference import available_bytes, float64_reference, needed_bytes, require_memory, widened_by_layer
 from export.runtime import Session
 from export.verify import Parity, Tolerance, grid, one_of_a_kind
 from export.verify import verify as verify_within
 from model.artifact import ATTENTION_LAYERS, LENGTHS, NORM_LAYERS
-from model.encoder import Encoder
+from model.config import EncoderConfig
+from model.decomposition.decompose import decompose
+from model.encoder import Encoder, EncoderOutput
+from tests.drawn_configs import LONGEST, VOCABULARY, configs
 from tests.networks import TINY, batch_of, draw_weights, vary
 
 ROOT = Path(__file__).parents[2]
@@ -47,10 +58,11 @@ def tiny_session(tiny_graph: Path) -> Session:
     return Session(tiny_graph, threads=1)
 
 
-def test_weights_come_only_from_the_layers_asked_for(tiny_session: Session) -> None:
-    inputs = batch_of(TINY, [np.arange(3), np.arange(1)], layers=(1,))
-    shapes = [tiny_session.run(inputs)[f"attentions.{layer}"].shape for layer in range(4)]
+def test_weights_and_norms_come_only_from_the_layers_asked_for(tiny_session: Session) -> None:
+    found = tiny_session.run(batch_of(TINY, [np.arange(3), np.arange(1)], layers=(1,)))
+    shapes = [found[f"attentions.{layer}"].shape for layer in range(4)]
     assert shapes == [(0, 4, 0, 0), (2, 3, 3, 3), (0, 0, 0, 0), (0, 1, 0, 0)]
+    assert [found[f"value_norms.{layer}"].shape for layer in range(4)] == [(0, 4, 0), (2, 3, 3), (0, 0, 0), (0, 1, 0)]
 
 
 def test_a_row_without_tokens_is_finite_and_zero(tiny_session: Session) -> None:
@@ -103,6 +115,17 @@ def swap_switches(model: onnx_ir.Model) -> None:
     model.graph.inputs.extend(inputs)
 
 
+def keep_biases(model: onnx_ir.Model) -> None:
+    """Lets a folded value bias stay when its head is closed."""
+    for node in model.graph:
+        if node.op_type == "GatedContext":
+            null_context = node.inputs[3]
+            assert null_context is not None
+            assert null_context.const_value is not None
+            zeros = np.zeros(null_context.const_value.shape.numpy(), np.float32)
+            null_context.const_value = onnx_ir.tensor(zeros, name=null_context.name)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -110,32 +133,18 @@ def swap_switches(model: onnx_ir.Model) -> None:
         (rename, VerificationError, "the graph's outputs are vector, .*; expected pooled, "),
         (collide, VerificationError, "ONNX Runtime refuses the graph"),
         (scale_weights, ParityError, "attentions.0 differs"),
+        (keep_biases, ParityError, r"gated\.pooled differs|value_norms\.0 differs"),
         (swap_switches, ParityError, "attentions.0 changes where attention_layers asks for layer 0 alone"),
     ],
 )
 def test_refuses_a_graph_with_something_wrong_in_it(
-    tiny_checkpoint: Checkpoint,
-    tiny_graph: Path,
-    tmp_path: Path,
-    change: Callable[[onnx_ir.Model], None],
-    error: type[Exception],
-    message: str,
+    tiny_checkpoint: Checkpoint, tiny_graph: Path, tmp_path: Path, change: Any, error: type[Exception], message: str
 ) -> None:
     model = onnx_ir.load(tiny_graph)
     change(model)
     onnx_ir.save(model, tmp_path / "model.onnx")
     with pytest.raises(error, match=message):
         verify(tmp_path / "model.onnx", tiny_checkpoint.encoder)
-
-
-def test_the_grid_covers_single_ragged_padded_and_longest_batches() -> None:
-    cases = list(grid(dataclasses.replace(TINY, max_positions=300)))
-    assert any(case.lengths == (300,) for case in cases)
-    assert any(len(set(case.lengths)) > 4 for case in cases)
-    assert any(max(case.lengths) < case.sequence for case in cases)
-    assert any(1 in case.lengths and len(case.lengths) > 1 for case in cases)
-    *_, weighed, longest = grid(dataclasses.replace(TINY, max_positions=4096))  # of a layer, and of none
-    assert [(case.sequence, case.layers) for case in (weighed, longest)] == [(1024, (3,)), (2048, ())]
 
 
 EXACT = np.zeros((2, 3))
@@ -203,7 +212,7 @@ def test_differences_are_relative_to_large_references_only() -> None:
         *((1025, 512, [1024], [1025]), (8192, 512, [1024], [2048])),  # no longer than memory allows
     ],
 )
-def test_every_length_is_compared_and_long_ones_with_fewer_weights(
+def test_single_ragged_padded_and_longest_batches_are_compared_and_long_ones_with_fewer_weights(
     longest: int, of_all: int, of_some: list[int], of_none: list[int]
 ) -> None:
     cases = list(grid(vary(max_positions=longest)))
@@ -211,6 +220,10 @@ def test_every_length_is_compared_and_long_ones_with_fewer_weights(
     assert [case.sequence for case in cases if case.layers == (1,)] == of_some
     assert [case.sequence for case in cases if not case.layers] == of_none
     assert max(len(case.lengths) * case.sequence for case in cases if case.layers) <= 1024
+    assert any(case.lengths == (of_all,) for case in cases)
+    assert any(len(set(case.lengths)) > 4 for case in cases)
+    assert any(max(case.lengths) < case.sequence for case in cases)
+    assert any(1 in case.lengths and len(case.lengths) > 1 for case in cases)
 
 
 @pytest.mark.parametrize(
@@ -225,3 +238,118 @@ def test_every_length_is_compared_and_long_ones_with_fewer_weights(
 )
 def test_one_layer_of_a_kind_is_compared_where_not_all_are(change: dict[str, Any], layers: tuple[int, ...]) -> None:
     assert one_of_a_kind(vary(**change)) == layers
+
+
+def outputs(encoder: Encoder, implementation: Any) -> EncoderOutput:
+    """Of a ragged batch, with gates and every layer's norms."""
+    config, generator = encoder.config, torch.Generator().manual_seed(1)
+    sequence = min(config.max_positions, LONGEST)
+    ids = torch.randint(0, min(VOCABULARY, config.vocab_size), (3, sequence), generator=generator)
+    types = torch.randint(0, max(1, config.type_vocab_size), ids.shape, generator=generator)
+    gates = torch.rand(3, sum(config.num_heads), generator=generator)
+    with torch.inference_mode():
+        found: EncoderOutput = encoder.use(implementation)(
+            ids,
+            torch.tensor([sequence, 1, 5]),
+            token_type_ids=types if config.type_vocab_size else None,
+            head_gates=gates,
+            norm_layers=torch.ones(config.num_layers, dtype=torch.bool),
+        )
+    return found
+
+
+def tensors(found: EncoderOutput) -> list[Tensor]:
+    shown: Sequence[Tensor | None] = (*found.attentions, *found.value_norms)
+    return [found.task_output, found.last_hidden_state, *(tensor for tensor in shown if tensor is not None)]
+
+
+def require_same_bits(encoder: Encoder) -> None:
+    whole, by_layer = copy.deepcopy(encoder).double(), widened_by_layer(encoder)
+    for implementation in ("eager", "sdpa"):
+        expected, found = (tensors(outputs(reference, implementation)) for reference in (whole, by_layer))
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert one.dtype == torch.float64
+            assert torch.equal(one, other)
+    assert all(parameter.dtype == torch.float32 for parameter in encoder.parameters())
+
+
+@given(config=configs(), seed=st.integers(0, 9))
+@settings(max_examples=20, deadline=None)
+def test_any_network_widened_by_layer_gives_the_bits_of_the_whole(config: EncoderConfig, seed: int) -> None:
+    torch.manual_seed(seed)
+    require_same_bits(draw_weights(Encoder(config)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_heads": [2, 2, 2], "shared_layers": [0, 1, 0]},
+        {"layer_signal_size": 4},
+        *(
+            {"task": "sparse", "task_settings": {"tied": tied}} for tied in (True, False)
+        ),  # which reads token embeddings
+    ],
+    ids=str,
+)
+def test_every_part_is_widened(change: dict[str, Any]) -> None:
+    require_same_bits(draw_weights(Encoder(EncoderConfig.from_dict({**TINY.to_dict(), **change}))))
+
+
+@given(config=configs())
+@settings(max_examples=5, deadline=None)
+def test_what_input_tokens_contribute_is_the_same_to_the_bit(config: EncoderConfig) -> None:
+    encoder = draw_weights(Encoder(config))
+    ids = torch.randint(0, VOCABULARY, (1, 4), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        references = copy.deepcopy(encoder).double(), widened_by_layer(encoder)
+        whole, by_layer = (decompose(reference.use("eager"), ids) for reference in references)
+    for one, other in zip(by_layer, whole, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_large_network_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = draw_weights(Encoder(TINY))
+    assert sum(parameter.nbytes for parameter in float64_reference(encoder).parameters()) == 2 * sum(
+        parameter.nbytes for parameter in encoder.parameters()
+    )
+    monkeypatch.setattr("export.reference.LARGE", 1)
+    kept = {parameter.data_ptr() for parameter in float64_reference(encoder).parameters()}
+    of_layers = {parameter.data_ptr() for parameter in encoder.layers.parameters()}
+    assert of_layers | {encoder.embeddings.token.weight.data_ptr()} <= kept
+
+
+def test_a_quantised_network_is_widened_by_layer() -> None:
+    encoder = draw_weights(Encoder(TINY))
+    seen = {}
+    for name, module in encoder.named_modules():
+        if name.startswith("layers.") and name.endswith((".attention", ".attention.output", ".feed_forward")):
+            size = module.in_features if isinstance(module, nn.Linear) else TINY.hidden_size
+            seen[name] = Range(torch.full((size,), -3.0), torch.full((size,), 3.0))
+    require_same_bits(quantize_encoder(encoder, seen))
+
+
+def test_a_large_network_without_memory_is_refused_with_both_numbers() -> None:
+    parameters = 567_754_752  # of bge-reranker-v2-m3 without its last layers, whose export was measured
+    assert needed_bytes(4 * parameters, num_heads=24 * 16, longest=8192) == pytest.approx(8.8e9, rel=0.05)
+    with torch.device("meta"):
+        encoder = Encoder(TINY)
+        encoder.embeddings.token = torch.nn.Embedding(1 << 19, 1 << 10)  # 2 GiB, of which nothing is stored
+    with pytest.raises(VerificationError, match=r"about 5\.3 GB of memory more, and 5\.0 GB are free: export it on"):
+        require_memory(encoder, 5 * 10**9)
+    require_memory(encoder, 6 * 10**9)
+    require_memory(encoder, None)
+    require_memory(Encoder(TINY), 1)  # a small one is not asked about
+
+
+def test_what_is_free_is_what_linux_says_and_no_more_than_the_container_has(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    assert available_bytes(meminfo, tmp_path) is None
+    meminfo.write_text("MemTotal: 9000 kB\nMemAvailable:    5000 kB\n")
+    assert available_bytes(meminfo, tmp_path) == 5000 * 1024
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("1000\n")
+    assert available_bytes(meminfo, tmp_path) == 5000 * 1024
+    (tmp_path / "memory.max").write_text("3000\n")
+    (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 700\nactive_file 200\n")
+    assert available_bytes(meminfo, tmp_path) == 2700  # files that were read are dropped where memory is wanted

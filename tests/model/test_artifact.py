@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 import model.artifact
+from export.checkpoint import Checkpoint
 from model.artifact import (
     FURTHER_OUTPUTS,
     GRAPH,
@@ -17,43 +18,23 @@ from model.artifact import (
     TOKENIZER,
     Artifact,
     ArtifactError,
-    Defaults,
     FileEntry,
     Manifest,
-    Source,
     describe_files,
     hash_file,
     identity,
     install_files,
     manifest_bytes,
     read_manifest,
-    write_manifest,
 )
 from model.config_parts import ClassificationSettings
+from tests.export.conftest import write_artifact
 from tests.networks import TINY
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    (tmp_path / GRAPH).write_bytes(b"graph")
-    (tmp_path / TOKENIZER).write_bytes(b"{}")
-    manifest = Manifest(
-        model="m",
-        source=Source(id="m", revision="abc", sha256="1" * 64),
-        config=TINY,
-        precision="fp32",
-        opset=24,
-        inputs=("input_ids",),
-        outputs=("pooled",),
-        defaults=Defaults(pooling="mean", normalize=True, prompts={"query": "query: "}, default_prompt_name="query"),
-        max_sequence_length=40,
-        fused_attention={"ai.onnx.Attention": 3},
-        parity={"pooled": 1e-7},
-        files=describe_files(tmp_path),
-        versions={"torch": "2"},
-    )
-    write_manifest(tmp_path, manifest)
-    return tmp_path
+def directory(tmp_path: Path, tiny_checkpoint: Checkpoint) -> Path:
+    return write_artifact(tmp_path / "artifact", tiny_checkpoint)
 
 
 def test_the_manifest_survives_a_round_trip(directory: Path) -> None:
@@ -191,8 +172,9 @@ def test_identity_tells_networks_of_one_source_apart(directory: Path) -> None:
     (directory / GRAPH).write_bytes(b"pruned")
     pruned = replace(whole, files=describe_files(directory))
     shorter = replace(whole, max_sequence_length=20)
-    prompted = replace(whole, defaults=replace(whole.defaults, default_prompt_name=None))
-    assert len({identity(one) for one in (whole, pruned, shorter, prompted)}) == 4
+    prompted = replace(whole, defaults=replace(whole.defaults, prompts={"query": "query: "}))
+    by_default = replace(whole, defaults=replace(prompted.defaults, default_prompt_name="query"))
+    assert len({identity(one) for one in (whole, pruned, shorter, prompted, by_default)}) == 5
     tabled = replace(whole, files={**whole.files, FURTHER_OUTPUTS: FileEntry(sha256="0" * 64, size=1)})
     in_bf16 = replace(whole, engine=OPENVINO, precision="bf16")  # the graph is the same, in float32
     assert len({identity(one) for one in (whole, tabled, in_bf16, replace(in_bf16, precision="fp32"))}) == 4

@@ -27,6 +27,7 @@ CONFIG = EncoderConfig(
     projections=(Projection(size=7),),
 )
 DISENTANGLED = {"attention_positions": "disentangled", "position_scores": ["content_to_position"]}
+TABLE = {"num_heads": [1], "max_positions": 10**6}
 SCALED = {"kind": "yarn", "factor": 2.0, "original_positions": 8}
 MIXES = [(0, 1), (0.5, 0.5), (-0.25, 1.5)]
 
@@ -64,6 +65,12 @@ def test_survives_a_round_trip_through_json_types() -> None:
         ({**DISENTANGLED, "causal": True}, "they go with neither causal nor local_layers"),
         ({**DISENTANGLED, "local_layers": [0], "window": 1}, "they go with neither causal nor local_layers"),
         ({"rope_scaling": SCALED, "rope_divisor": 2.0}, "rope_divisor and rope_scaling: set one of them"),
+        ({"num_heads": [1] * 10**4}, "num_heads has 10000 layers"),
+        ({**TABLE, "attention_positions": "rotary", "d_k": 1024}, "1024000000 values in a table"),
+        ({**TABLE, "positions": "sinusoidal", "hidden_size": 1024}, "1024000000 values in a table"),
+        ({"rope_theta": 10**400}, "rope_theta is 1000.*: expected a positive number"),
+        ({"value_residual": [(0, 1), (10**400, 1), (1, 0)]}, r"value_residual\[1\] is"),
+        ({"projections": [{"size": 10**9}]}, "projections.size is 1000000000"),
         ({"head_dropout": 1.0}, "head_dropout is 1.0"),
         ({"head_dropout": True}, "head_dropout is True"),
         ({"learned_value_residual": True}, "learned_value_residual needs value_residual"),
@@ -130,6 +137,8 @@ def test_a_task_comes_with_its_own_settings() -> None:
         ("multi_vector", {"size": 0}, "size is 0"),
         ("multi_vector", {"skipped_ids": [-1]}, r"skipped_ids\[0\] is -1"),
         ("multi_vector", {"skipped_in": ["answer"]}, r"skipped_in\[0\] is 'answer': expected one of query, document"),
+        ("multi_vector", {"query_expansion": {"token_id": 10**6, "length": 4}}, "query_expansion.token_id is 1000000"),
+        ("multi_vector", {"query_expansion": {"token_id": 1, "length": 10**4}}, "query_expansion.length is 10000"),
         ("embedding", {}, "task_settings for task 'embedding': only classification, token_classification, sparse"),
     ],
 )

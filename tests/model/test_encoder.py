@@ -1,30 +1,34 @@
-"""The encoder and its positions."""
+"""The encoder: its parts by hand, and whole with settings unlike BERT against `tests.loop_reference`."""
 
+import json
 import math
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import torch
-from torch import nn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 from transformers import BertConfig, BertModel
-from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-from model.attention import (
-    AttentionImplementation,
-    AttentionInputs,
-    MultiHeadAttention,
-    eager_attention,
-    sdpa_attention,
-)
+from model.attention import AttentionImplementation, AttentionInputs, Implementation, eager_attention, sdpa_attention
+from model.config import EncoderConfig
 from model.config_parts import Projection
 from model.encoder import Encoder
 from model.initialise import initialise
 from model.layers import SignalReader
-from model.packing import packing
-from model.positions import DistanceRows, sinusoids
+from model.positions import sinusoids
 from model.tasks import POOLINGS
-from model.value_stream import LayerRequest
+from model.value_stream import LayerRequest, ValueStream, output_rows, reduced_factor, value_norms
+from tests.loop_reference import run
 from tests.networks import TINY, draw_weights, vary
+
+MODELS = Path(__file__).parents[2] / "docs" / "models.md"
+THREE_MIXES = ((0, 1), (0.5, 0.5), (-0.25, 1.5))
+IDS, SIZES = torch.arange(60).reshape(5, 12) % 48, torch.tensor([12, 1, 5, 7, 3])
 
 
 @pytest.mark.parametrize("implementation", [eager_attention, sdpa_attention])
@@ -36,44 +40,29 @@ def test_a_row_without_tokens_gives_zeros(implementation: AttentionImplementatio
     assert weights is None or (weights[1] == 0).all()
 
 
-def test_a_layer_without_heads_adds_its_output_bias() -> None:
-    attention = MultiHeadAttention(hidden_size=4, num_heads=0, d_k=2, d_v=2)
-    nn.init.normal_(attention.output_bias)
-    tokens = packing(torch.tensor([3, 1]), 3)
-    found, (weights, _) = attention(torch.randn(4, 4), tokens, LayerRequest(torch.tensor(True)))
-    assert torch.equal(found, attention.output_bias.expand(4, 4))
-    assert weights is not None
-    assert weights.numel() == 0
-
-
 def test_projections_are_applied_to_the_pooled_vector() -> None:
     last = Projection(size=5, bias=False, activation="identity")
     config = replace(TINY, projections=(Projection(size=3), last))
     encoder = draw_weights(Encoder(config))
-    without = Encoder(TINY)
-    without.load_state_dict({name: t for name, t in encoder.state_dict().items() if not name.startswith("task_layers")})
-    ids, lengths = torch.arange(8).reshape(1, 8), torch.tensor([8])
+    without = Encoder(TINY).eval()
+    without.load_state_dict(encoder.state_dict(), strict=False)
     first, bias, second = (
         encoder.get_parameter(f"task_layers.projections.{name}") for name in ("0.weight", "0.bias", "1.weight")
     )
-    expected = torch.tanh(without.eval()(ids, lengths).pooled @ first.T + bias) @ second.T
-    torch.testing.assert_close(encoder(ids, lengths).pooled, expected, atol=1e-6, rtol=0)
+    expected = torch.tanh(without(IDS, SIZES).pooled @ first.T + bias) @ second.T
+    torch.testing.assert_close(encoder(IDS, SIZES).pooled, expected, atol=1e-6, rtol=0)
     assert config.embedding_size == 5
-
-
-DROPPED_IDS = torch.randint(0, 48, (5, 12), generator=torch.Generator().manual_seed(0))
-DROPPED_LENGTHS = torch.tensor([12, 1, 5, 7, 3])
 
 
 @pytest.mark.parametrize("shares", [{"hidden": 0.3}, {"heads": 0.5}])
 @pytest.mark.parametrize("pre_norm", [False, True])
 def test_what_is_left_out_is_left_out_in_training_only(shares: dict[str, float], pre_norm: bool) -> None:
     encoder = draw_weights(Encoder(replace(TINY, pre_norm=pre_norm)))
-    whole = encoder(DROPPED_IDS, DROPPED_LENGTHS).pooled
+    whole = encoder(IDS, SIZES).pooled
     encoder.set_dropout(**shares)
-    assert torch.equal(encoder(DROPPED_IDS, DROPPED_LENGTHS).pooled, whole)
-    assert not torch.equal(encoder.train()(DROPPED_IDS, DROPPED_LENGTHS).pooled, whole)
-    assert torch.equal(encoder.set_dropout()(DROPPED_IDS, DROPPED_LENGTHS).pooled, whole)
+    assert torch.equal(encoder(IDS, SIZES).pooled, whole)
+    assert not torch.equal(encoder.train()(IDS, SIZES).pooled, whole)
+    assert torch.equal(encoder.set_dropout()(IDS, SIZES).pooled, whole)
 
 
 def test_training_leaves_a_bias_that_the_family_lacks_at_0() -> None:
@@ -81,7 +70,7 @@ def test_training_leaves_a_bias_that_the_family_lacks_at_0() -> None:
     assert "layers.1.attention.output_bias" not in {name for name, _ in encoder.named_parameters()}
     assert torch.equal(encoder.state_dict()["layers.1.attention.output_bias"], torch.zeros(32))
     optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)
-    encoder(DROPPED_IDS, DROPPED_LENGTHS).pooled.square().sum().backward()
+    encoder(IDS, SIZES).pooled.square().sum().backward()
     optimizer.step()
     assert torch.equal(encoder.state_dict()["layers.1.attention.output_bias"], torch.zeros(32))
 
@@ -153,37 +142,176 @@ def test_sinusoids_are_those_of_the_paper() -> None:
             assert found[position, 2 * pair + 1] == pytest.approx(math.cos(angle), abs=1e-7)
 
 
-def test_rows_of_distances_are_those_of_deberta() -> None:
-    found = DistanceRows(vary(relative_buckets=32, relative_distance=64, max_positions=90))(
-        packing(torch.tensor([70, 3]), 70)
+ROUNDING = {"rotary": 1e-6, "none": 1e-11}  # angles are float32 tables, as the networks were trained with
+LENGTHS = (9, 5, 1)
+PLAIN = vary(num_heads=(6, 6), type_vocab_size=0, positions="none")
+MIXES = ((0, 1), (-0.25, 1.5))
+ALONE: dict[str, dict[str, Any]] = {  # what `configs` does not draw
+    "neutral": {},
+    "as BERT": {"type_vocab_size": 2, "positions": "learned"},  # of type 0 unless said otherwise
+    "layers that differ in heads": {"num_heads": (4, 3, 0, 1)},
+    "groups of three": {"num_key_value_heads": (2, 2)},
+    "one key head": {"num_key_value_heads": (1, 6)},
+    "queries and keys normed whole": {"query_key_layer_norm": True, "num_key_value_heads": (2, 6)},
+    "shared layers": {"shared_layers": (0, 0)},
+    "value residual": {"value_residual": MIXES},
+    "learned value residual": {"value_residual": MIXES, "learned_value_residual": True},
+    "the first layer's values alone": {"value_residual": ((0, 1), (1, 0))},
+    "activated values": {"value_activation": "silu"},
+    "output gate": {"output_gate": True},
+    "value stream": {"value_residual": MIXES, "value_activation": "silu", "output_gate": True},
+    "values behind a norm": {"value_residual": MIXES, "pre_norm": True, "final_norm": True},
+}
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> EncoderConfig:
+    """Networks with any of the settings."""
+    is_local, is_pre, is_rotary = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    normed = draw(st.sampled_from(["", "a head", "whole"]))
+    groups = draw(st.sampled_from([(), ((6,), (2, 4)), ((1, 1, 4), (3, 3)), ((2, 2, 2), (1,) * 6)]))
+    return replace(
+        PLAIN,
+        d_k=draw(st.sampled_from([2, 6, 8])),
+        num_key_value_heads=tuple(map(len, groups)),
+        query_groups=groups,
+        query_key_norm=normed == "a head",
+        query_key_layer_norm=normed == "whole",
+        attention_residual_norm=not is_pre and draw(st.booleans()),
+        score_scale=draw(st.sampled_from([None, 1.0, 0.3])),
+        causal=draw(st.booleans()),
+        local_layers=(1,) if is_local else (),
+        window=draw(st.integers(0, 4)) if is_local else None,
+        attention_positions="rotary" if is_rotary else "none",
+        local_rope_theta=50.0 if is_local and is_rotary else None,
+        pre_norm=is_pre,
+        sandwich_norm=is_pre and draw(st.booleans()),
+        final_norm=is_pre,
+        embedding_norm=draw(st.booleans()),
+        norm=draw(st.sampled_from(["layer_norm", "rms_norm"])),
+        gated=draw(st.booleans()),
+        activation=draw(st.sampled_from(["gelu", "silu", "relu"])),
+        attention_bias=draw(st.booleans()),
+        output_bias=draw(st.booleans()),
     )
-    theirs = make_log_bucket_position(torch.arange(69, -70, -1), 16, 64).long()
-    assert torch.equal(found, (theirs + 16).clamp(0, 31))
 
 
-@pytest.mark.parametrize("kind", ["alibi", "relative"])
-def test_a_layer_that_lost_some_or_all_heads_keeps_the_bias_of_those_it_has(kind: str) -> None:
-    whole = draw_weights(Encoder(vary(num_heads=(4, 4), attention_positions=kind)))
-    kept = ((0, 2, 3), (1,))
-    pruned = Encoder(vary(num_heads=(3, 1), attention_positions=kind, original_heads=4, kept_heads=kept))
-    pruned.load_state_dict({name: _kept(name, tensor, kept) for name, tensor in whole.state_dict().items()})
-    gates = torch.zeros(2, 8)
-    gates[:, [0, 2, 3, 5]] = 1
-    ids, lengths = torch.arange(24).view(2, 12), torch.tensor([12, 7])
-    with torch.no_grad():
-        expected, found = whole(ids, lengths, head_gates=gates), pruned(ids, lengths)
-    torch.testing.assert_close(found.pooled, expected.pooled, atol=1e-5, rtol=0)
-    none = draw_weights(Encoder(vary(attention_positions=kind, num_heads=(0, 0))))  # needs no bias
-    assert torch.isfinite(none(ids, lengths).pooled).all()
+def compare(config: EncoderConfig, seed: int = 0) -> None:
+    encoder = draw_weights(Encoder(config), seed).double()
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, config.vocab_size, (3, 10), generator=generator)
+    gates = torch.rand(3, sum(config.num_heads), generator=generator, dtype=torch.float64)
+    gates[0] = 1
+    asked = torch.tensor([True] * config.num_layers)
+    with torch.inference_mode():
+        eager, sdpa = (
+            encoder.use(name)(ids, torch.tensor(LENGTHS), head_gates=gates, norm_layers=asked)
+            for name in ("eager", "sdpa")
+        )
+    tolerance = ROUNDING[config.attention_positions]
+    close = partial(torch.testing.assert_close, atol=tolerance, rtol=tolerance)
+    for row, length in enumerate(LENGTHS):
+        of_layers = [gates[row, config.head_span(layer)].tolist() for layer in range(config.num_layers)]
+        expected = run(config, encoder.state_dict(), ids[row, :length], of_layers)
+        close(sdpa.last_hidden_state[row, :length], expected.hidden)
+        close(eager.last_hidden_state[row, :length], expected.hidden)
+        for layer, (weights, norms) in enumerate(zip(expected.weights, expected.norms, strict=True)):
+            if not config.num_heads[layer]:
+                continue
+            close(eager.attentions[layer][row, :, :length, :length], weights)
+            assert not eager.attentions[layer][row, :, :length, length:].any()
+            close(eager.value_norms[layer][row, :, :length], norms)
 
 
-def _kept(name: str, tensor: torch.Tensor, kept: tuple[tuple[int, ...], ...]) -> torch.Tensor:
-    """The rows or columns of the heads that a layer kept; d_k 8, d_v 5."""
-    if ".attention." not in name:
-        return tensor
-    heads = kept[int(name.split(".")[1])]
-    size = 5 if "value" in name or "output" in name else 8
-    places = torch.cat([torch.arange(size) + size * head for head in heads])
-    if name.endswith("output.bias"):
-        return tensor
-    return tensor[:, places] if name.endswith("output.weight") else tensor[places]
+@pytest.mark.parametrize("change", ALONE.values(), ids=list(ALONE))
+def test_each_setting_alone(change: dict[str, Any]) -> None:
+    compare(replace(PLAIN, **change))
+
+
+@given(config=configs(), seed=st.integers(0, 1000))
+@settings(max_examples=settings().max_examples // 4)
+def test_settings_together(config: EncoderConfig, seed: int) -> None:
+    assert EncoderConfig.from_dict(config.to_dict()) == config
+    compare(config, seed)
+
+
+def network(**change: Any) -> Encoder:
+    return draw_weights(Encoder(vary(num_heads=(4, 4, 4), **change)))
+
+
+def test_learned_factors_are_parameters_and_fixed_ones_are_not() -> None:
+    learned = network(value_residual=THREE_MIXES, learned_value_residual=True)
+    names = [name for name in learned.state_dict() if name.endswith("stream.mix")]
+    assert names == ["layers.1.attention.stream.mix", "layers.2.attention.stream.mix"]
+    made = Encoder(learned.config)
+    assert torch.equal(made.state_dict()[names[1]], torch.tensor(THREE_MIXES[2]))
+    made(IDS, SIZES).pooled.sum().backward()
+    assert all(parameter.grad is not None for name, parameter in made.named_parameters() if name.endswith("mix"))
+    assert network(value_residual=THREE_MIXES).state_dict().keys() == network().state_dict().keys()
+
+
+def test_the_first_layers_values_are_computed_once() -> None:
+    encoder = network(value_residual=THREE_MIXES)
+    runs: list[int] = []
+    encoder.get_submodule("layers.0.attention.value").register_forward_hook(lambda *_: runs.append(1))
+    encoder(IDS, SIZES)
+    assert len(runs) == 1
+
+
+def drop(share: float, texts: int, gates: Tensor | None = None) -> Tensor:
+    """Gates that are drawn, the same for every call of as many texts."""
+    torch.manual_seed(0)
+    stream = ValueStream(hidden_size=8, num_heads=4, head_dropout=share).train()
+    request = LayerRequest(torch.tensor(False), head_gates=gates)
+    found = stream.drop_heads(request, torch.ones(texts, dtype=torch.int64)).gates(4)
+    assert found is not None
+    return found
+
+
+def test_head_dropout_leaves_out_whole_heads_a_text_and_counts_the_rest_more() -> None:
+    gates = drop(0.4, 20_000)
+    kept = (gates > 0).sum(dim=1)
+    assert (kept >= 1).all()
+    torch.testing.assert_close(gates.sum(dim=1), torch.full((20_000,), 4.0))
+    # 20,000 texts: the mean of a gate is within 5 standard errors, 5 * sd / 141 < 0.04, of 1 and the share of 0.4
+    assert (gates.mean(dim=0) - 1).abs().max() < 0.04
+    none_left = 0.4**4  # those keep all
+    assert abs(float((gates == 0).double().mean()) - (0.4 - none_left)) < 0.02
+    asked = torch.rand(6, 4, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(drop(0.5, 6, asked), drop(0.5, 6) * asked)
+
+
+def test_the_documented_network_is_one() -> None:
+    section = MODELS.read_text(encoding="utf-8").split("\n## Your own shapes")[1]
+    shown = json.loads(section.split("```json")[1].split("```")[0])
+    assert shown.pop("model_type") == "polyhead"
+    assert Encoder(EncoderConfig.from_dict(shown)).eval()(IDS, SIZES).pooled.shape == (5, 64)
+
+
+def test_layers_that_differ_in_heads_read_their_own_columns() -> None:
+    encoder, gates = draw_weights(Encoder(TINY)), torch.ones(5, 8)
+    assert [TINY.head_span(layer) for layer in range(4)] == [slice(0, 4), slice(4, 7), slice(7, 7), slice(7, 8)]
+    assert [TINY.head_place(head) for head in (0, 3, 4, 6, 7)] == [(0, 0), (0, 3), (1, 0), (1, 2), (3, 0)]
+    for implementation in get_args(Implementation)[:2]:  # gates of 1 change no bit
+        expected = encoder.use(implementation)(IDS, SIZES)
+        assert torch.equal(encoder(IDS, SIZES, head_gates=gates).last_hidden_state, expected.last_hidden_state)
+    gates[:, 7] = 0.0
+    found, expected = encoder.use("eager")(IDS, SIZES, head_gates=gates), encoder(IDS, SIZES)
+    for layer in (0, 1, 3):  # layers before the closed head, and its own weights, are as they were
+        assert torch.equal(found.attentions[layer], expected.attentions[layer])
+    assert (found.pooled - expected.pooled).abs().max() > 1e-3
+    assert found.value_norms == (None,) * 4  # that no one asked for
+
+
+@pytest.mark.parametrize(("heads", "d_v", "hidden"), [(3, 4, 32), (2, 8, 5), (1, 1, 1)])
+def test_a_short_factor_gives_vectors_of_the_same_length(heads: int, d_v: int, hidden: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(hidden, heads * d_v, generator=generator, dtype=torch.float64)
+    value = torch.randn(2, 7, heads * d_v, generator=generator, dtype=torch.float64)
+    rows = output_rows(weight, heads)
+    factor = reduced_factor(rows)
+    assert factor.shape == (heads, d_v, min(d_v, hidden))
+    found = value_norms(value, None, factor, torch.tensor(True))
+    for text in range(2):
+        moved = value[text].view(7, heads, d_v).transpose(0, 1) @ rows
+        torch.testing.assert_close(found[text], moved.norm(dim=-1), rtol=1e-6, atol=0)

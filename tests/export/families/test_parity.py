@@ -6,16 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from transformers import PreTrainedModel
 
+from export.errors import UnsupportedModel
 from model.encoder import Encoder
 from tests.family_models import (
     MODELS,
     NAMED,
     FamilyModel,
     Pair,
+    compare_whole,
     draw,
     ids_and_types,
     project,
@@ -24,6 +28,8 @@ from tests.family_models import (
     run_theirs,
     save,
 )
+from tests.jina_bert_reference import classify, compare, draw_tensors, encode
+from tests.tokenizers import TOKENIZERS
 
 TOLERANCE = 1e-5
 BATCHES = [([1], 0), ([3, 9, 4], 5), ([40, 1], 0)]  # lengths, and tokens of padding behind the longest
@@ -95,11 +101,7 @@ def test_scaled_rotary_positions_are_those_of_transformers(tmp_path: Path, param
     model = NAMED["eurobert"]
     theirs = draw(model, max_position_embeddings=LONG, head_dim=16, rope_parameters={"rope_theta": 5e3, **parameters})
     ours = read(save(theirs, model, tmp_path)).encoder
-    ids, _ = ids_and_types(model, 1, LONG)
-    with torch.inference_mode():
-        expected = theirs(ids).last_hidden_state
-        found = ours(ids, torch.tensor([LONG])).last_hidden_state
-    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
+    compare_whole(theirs, ours, ids_and_types(model, 1, LONG)[0])
 
 
 def test_the_text_part_of_a_network_for_images_and_sound_is_read(tmp_path: Path) -> None:
@@ -253,8 +255,77 @@ def test_ntk_scaling_of_gte_is_that_of_its_source(tmp_path: Path) -> None:
     pairs = torch.arange(size // 2, dtype=torch.float64)
     frequencies = theta ** (-2 * pairs / size) * factor ** (-2 * (pairs + 1) / size)
     setattr(theirs.rotary_emb, "inv_freq", frequencies.float())  # noqa: B010 - torch types attributes as tensors
-    ids, _ = ids_and_types(NAMED["gte"], 1, 40)
+    compare_whole(theirs, ours.use("eager"), ids_and_types(NAMED["gte"], 1, 40)[0])
+
+
+JINA_BERT: Settings = {
+    "model_type": "bert",
+    "architectures": ["JinaBertForMaskedLM"],
+    "position_embedding_type": "alibi",
+    "feed_forward_type": "geglu",
+    "hidden_act": "gelu",
+    "vocab_size": 400,
+    "hidden_size": 24,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 60,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+}
+NORMED = {"auto_map": {"AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel"}}
+
+
+def write(folder: Path, config: Settings) -> Path:
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(draw_tensors(config), folder / "model.safetensors")
+    TOKENIZERS["wordpiece"]().save(str(folder / "tokenizer.json"))
+    return folder
+
+
+OWN = {"AutoConfig": "jinaai/x--configuration_bert.JinaBertConfig", "AutoModel": "jinaai/x--modeling.JinaBertModel"}
+CHANGES: tuple[Settings, ...] = ({}, {"num_attention_heads": 12}, {"num_attention_heads": 3}, NORMED, {"auto_map": OWN})
+
+
+@pytest.mark.parametrize("change", [*CHANGES, {"feed_forward_type": "reglu"}], ids=str)
+def test_equals_its_publications_written_out(tmp_path: Path, change: Settings) -> None:
+    config = {**JINA_BERT, **change}
+    encoder = read(write(tmp_path, config)).encoder
+    for lengths, sequence in (([7], 7), ([1], 1), ([5, 2, 1], 5), ([3, 9, 4], 14), ([50, 1], 60)):
+        compare(encoder, config, draw_tensors(config), lengths, sequence)
+
+
+def test_a_reranker_scores_by_berts_layers(tmp_path: Path) -> None:
+    config = {
+        **JINA_BERT,
+        **NORMED,
+        "architectures": ["JinaBertForSequenceClassification"],
+        "id2label": {"0": "LABEL_0"},
+    }
+    encoder, ids, types = read(write(tmp_path, config)).encoder, [2, 9, 3, 7, 3], [0, 0, 0, 1, 1]
+    hidden, _ = encode(config, draw_tensors(config), ids, types)
     with torch.inference_mode():
-        expected = theirs(ids).last_hidden_state
-        found = ours.use("eager")(ids, torch.tensor([40])).last_hidden_state
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+        found = encoder(torch.tensor([ids]), torch.tensor([5]), token_type_ids=torch.tensor([types]))
+    np.testing.assert_allclose(found.task_output[0], classify(draw_tensors(config), hidden), atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"feed_forward_type": "original"}, "feed_forward_type 'original': one of geglu, reglu is supported"),
+        ({"pruned_heads": {"0": [1], "1": [1], "2": [1]}}, "pruned_heads .* None, {} is supported"),
+        ({"position_embedding_type": "rope"}, "says feed_forward_type, which may change the network"),
+    ],
+)
+def test_refuses_settings_it_would_not_reproduce(tmp_path: Path, change: Settings, message: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**JINA_BERT, **change}))
+    with pytest.raises(UnsupportedModel, match=message):
+        read(tmp_path)
+
+
+def test_refuses_the_norms_of_a_variant_that_no_code_names(tmp_path: Path) -> None:
+    (tmp_path / "normed").mkdir()
+    folder = write(tmp_path / "normed", JINA_BERT | NORMED)
+    (folder / "config.json").write_text(json.dumps(JINA_BERT))
+    with pytest.raises(UnsupportedModel, match="do not fit the configuration, such as layers.0.attention.key_norm"):
+        read(folder)

@@ -1,8 +1,10 @@
 """A checkpoint of an unknown or half-known family is refused with what is missing, never read in part."""
 
 import json
+import os
+import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig
+from transformers import CONFIG_MAPPING, AutoConfig
+from transformers.utils import logging
 
-from export.errors import UnsupportedModel
-from tests.family_models import MODELS, NAMED, FamilyModel, draw, read, save
-from tests.networks import TINY
+from export.checkpoint import FAMILIES
+from export.errors import ExportError, UnsupportedModel
+from export.families.family import REQUIRED
+from tests.family_models import MODELS, NAMED, FamilyModel, draw, ids_and_types, project, read, save
 
+FolderOf = Callable[[str], Path]
 SIZE_NAMES = {
     *("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "head_dim"),
     *("dim", "n_layers", "hidden_dim", "type_vocab_size", "embedding_size", "relative_attention_num_buckets"),
@@ -43,27 +48,6 @@ def test_a_monstrous_size_is_refused_before_memory_is_taken(model: FamilyModel, 
             read(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"surprise": 1}, "unknown fields surprise"),
-        ({"num_heads": "absent"}, "incomplete encoder configuration"),
-        ({"num_heads": [1] * 10**4}, "num_heads has 10000 layers"),
-        ({"attention_positions": "rotary", "max_positions": 10**6, "d_k": 1024}, "1024000000 values in a table"),
-        ({"positions": "sinusoidal", "max_positions": 10**6, "hidden_size": 1024}, "1024000000 values in a table"),
-        ({"rope_theta": 10**400}, "rope_theta is 1000.*: expected a positive number"),
-        ({"num_heads": [1, 1], "value_residual": [[0, 1], [10**400, 1]]}, r"value_residual\[1\] is"),
-        ({"projections": [{"size": 10**9}]}, "projections.size is 1000000000"),
-    ],
-)
-def test_settings_of_our_own_networks(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    settings = {"model_type": "polyhead", **TINY.to_dict(), "num_heads": [1], **change}
-    kept = {name: value for name, value in settings.items() if value != "absent"}
-    (tmp_path / "config.json").write_text(json.dumps(kept))
-    with pytest.raises(UnsupportedModel, match=message):
-        read(tmp_path)
-
-
 NOMIC_OWN = {"rotary_emb_fraction": 1.0, "activation_function": "swiglu", "n_embd": 32}
 NO_BIAS = dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), False)
 BASE = {"rope_type": "default", "rope_theta": 1e4}
@@ -74,6 +58,26 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("distilbert", {"num_attention_heads": 8}, "says n_heads 4 and num_attention_heads 8: which is right"),
     ("distilbert", {"activation": "absent", "hidden_act": "relu"}, "says hidden_act, which may change the network"),
     ("deberta", {"conv_kernel_size": 3}, "conv_kernel_size 3: 0 is supported"),
+    ("bert", {"model_type": "mamba"}, "says model_type 'mamba': this version knows albert, bert"),
+    ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key': 'absolute', None"),
+    ("bert", {"is_decoder": True}, "is_decoder True: False is supported"),
+    ("bert", {"auto_map": {"AutoModel": "modeling.MyBert"}}, "auto_map names modeling.MyBert as AutoModel: code of a"),
+    ("bert", {"auto_map": {"AutoTokenizer": [None, "mine.Fast"]}}, "auto_map names mine.Fast as AutoTokenizer"),
+    ("bert", {"hidden_act": "tanh"}, "hidden_act 'tanh': one of gelu"),
+    (
+        "bert",
+        {"quantization_config": {"bits": 4}},
+        "its weights are quantised (quantization_config): name the checkpoint",
+    ),
+    ("bert", {"num_attention_heads": 5}, "hidden_size 32 is not a multiple of 5 heads"),
+    ("bert", {"vocab_size": "absent"}, "embeddings.token.weight: expected (30522, 32), found"),
+    ("bert", {"vocab_size": -1}, "vocab_size is -1"),
+    ("bert", {"num_attention_heads": 0}, "config.json is malformed: ZeroDivisionError"),
+    ("bert", {"num_hidden_layers": "3"}, "num_hidden_layers is '3': expected a whole number of at least 1"),
+    ("bert", {"hidden_act": ["gelu"]}, "config.json is malformed: TypeError"),
+    ("bert", {"pruned_heads": [1]}, "config.json is malformed: AttributeError"),
+    ("bert", {"num_hidden_layers": 2}, "tensors do not fit the configuration, such as layers.2"),
+    ("bert", {"intermediate_size": 63}, "expected (32, 63), found (32, 64)"),
     ("bert", {"surprise": 1, "another": 2}, "says another, surprise, which may change the network: install"),
     ("electra", {"embedding_size": -3}, "token_size is -3"),
     ("mpnet", {"pruned_heads": {"0": [1]}}, "pruned_heads {'0': [1]}: None, {} is supported"),
@@ -125,7 +129,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.fixture(scope="module")
-def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> FolderOf:
     """A folder of each network, drawn when a test asks for it."""
     return cache(lambda name: save(draw(NAMED[name]), NAMED[name], tmp_path_factory.mktemp(name)))
 
@@ -142,7 +146,7 @@ def changed(folder: Path, change: dict[str, Any], to: Path) -> Path:
 
 @pytest.mark.parametrize(("name", "change", "message"), CASES, ids=lambda value: str(value)[:60])
 def test_a_setting_that_is_not_reproduced(
-    folder_of: Callable[[str], Path], tmp_path: Path, name: str, change: dict[str, Any], message: str
+    folder_of: FolderOf, tmp_path: Path, name: str, change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UnsupportedModel, match=re.escape(message)):
         read(changed(folder_of(name), change, tmp_path))
@@ -174,20 +178,118 @@ def with_tensors(folder: Path, to: Path, added: dict[str, tuple[int, ...]], remo
 
 
 @pytest.mark.parametrize("name", ["qwen3", "eurobert", "gemma3"])
-def test_frequencies_in_old_files_are_no_weights(folder_of: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+def test_frequencies_in_old_files_are_no_weights(folder_of: FolderOf, tmp_path: Path, name: str) -> None:
     names = ("layers.0.self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq", "rotary_emb_local.inv_freq")
     read(with_tensors(folder_of(name), tmp_path, dict.fromkeys(names, (4,))))
 
 
 @pytest.mark.parametrize(("name", "removed", "added", "message"), TENSORS, ids=str)
 def test_tensors_that_are_missing_or_left_over(
-    folder_of: Callable[[str], Path],
-    tmp_path: Path,
-    name: str,
-    removed: str,
-    added: dict[str, tuple[int, ...]],
-    message: str,
+    folder_of: FolderOf, tmp_path: Path, name: str, removed: str, added: dict[str, tuple[int, ...]], message: str
 ) -> None:
     with_tensors(folder_of(name), tmp_path, added, removed)
     with pytest.raises(UnsupportedModel, match=re.escape(message)):
         read(tmp_path)
+
+
+TOLERANCE = 2e-4
+LONGEST = 24
+SEED = int(os.environ.get("FIELDS_SEED", "0"))
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 10000.0}
+OTHERS: dict[str, Any] = {  # fields that no file of the family's own has
+    "is_causal": False,
+    "is_decoder": True,
+    "rope_scaling": YARN,
+    "rope_theta": 77.0,
+    "sliding_window": 3,
+    "dense_act_fn": "silu",
+    "is_gated_act": True,
+    "num_attention_heads": 2,
+    "hidden_size": 16,
+    "head_dim": 4,
+    "layer_norm_eps": 0.1,
+    "rms_norm_eps": 0.1,
+    "hidden_act": "relu",
+    "global_attn_every_n_layers": 2,
+    "partial_rotary_factor": 0.5,
+    "local_rope_theta": 50.0,
+    "position_embedding_type": "relative_key",
+}
+REMOVED = object()
+
+
+def changes(config: dict[str, Any], generator: random.Random) -> Iterator[tuple[str, Any]]:
+    """A field and its new value; removed, too."""
+    for name, value in {**dict.fromkeys(OTHERS), **config}.items():
+        if name in ("model_type", "architectures", "dtype", "transformers_version", "id2label", "label2id"):
+            continue
+        if name in config:
+            yield name, REMOVED
+        if name in OTHERS:
+            yield name, OTHERS[name]
+        elif isinstance(value, bool):
+            yield name, not value
+        elif isinstance(value, int | float):
+            yield name, type(value)(value * 2 + generator.choice([0, 1, 2]))
+        elif isinstance(value, str):
+            yield name, generator.choice(["relu", "silu", "gelu", "gated-silu", "mean"])
+        elif isinstance(value, list):
+            yield name, value[::-1]
+        elif isinstance(value, dict) and "rope_theta" in value:
+            yield name, {**value, "rope_theta": 50.0}
+
+
+def difference(folder: Path, model: FamilyModel) -> float | None:
+    """Between the library's hidden states and ours; None if either refuses the folder."""
+    try:
+        ours = read(folder).encoder.use("eager")
+    except ExportError:
+        return None
+    ids, types = ids_and_types(model, 1, LONGEST)
+    inputs = {"token_type_ids": types} if ours.config.type_vocab_size else {}
+    try:
+        theirs = model.auto.from_pretrained(folder, attn_implementation="eager").eval()
+        with torch.inference_mode():
+            expected = theirs(input_ids=ids, attention_mask=torch.ones_like(ids), **inputs)[0]
+    except Exception:  # what the library refuses need not be the same
+        return None
+    with torch.inference_mode():
+        found = ours(ids, torch.tensor([LONGEST]), token_type_ids=inputs.get("token_type_ids")).last_hidden_state
+        found = project(ours, found)
+    return float((expected - found).abs().max())
+
+
+def check(model: FamilyModel, folder: Path, share: float) -> list[str]:
+    """Changes that are neither refused nor reproduced."""
+    logging.set_verbosity_error()
+    save(draw(model), model, folder)
+    path, generator = folder / "config.json", random.Random(SEED)  # noqa: S311 - no secret
+    config = {**AutoConfig.for_model(model.model_type, **model.settings).to_dict(), **json.loads(path.read_text())}
+    wrong = []
+    for name, value in changes(config, generator):
+        if generator.random() > share:
+            continue
+        changed = {key: kept for key, kept in config.items() if key != name}
+        path.write_text(json.dumps(changed if value is REMOVED else {**changed, name: value}))
+        found = difference(folder, model)
+        if found is not None and not found <= TOLERANCE:
+            wrong.append(f"{name} {'removed' if value is REMOVED else value}: {found:.2g}")
+    return wrong
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "modernbert", "qwen3", "gemma3", "gemma2", "t5"])
+def test_some_fields_are_reproduced_or_refused(name: str, tmp_path: Path) -> None:
+    assert not check(NAMED[name], tmp_path, 0.1), f"FIELDS_SEED={SEED}"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_every_field_is_reproduced_or_refused(model: FamilyModel, tmp_path: Path) -> None:
+    assert not check(model, tmp_path, 1.0), f"FIELDS_SEED={SEED}"
+
+
+@pytest.mark.parametrize("kind", sorted(FAMILIES.keys() & CONFIG_MAPPING.keys()))
+def test_a_field_that_is_left_out_is_what_the_library_takes(kind: str) -> None:
+    theirs, own = CONFIG_MAPPING[kind]().to_dict(), {name: alias for alias, name in FAMILIES[kind].aliases.items()}
+    ours = {name: value for name, value in FAMILIES[kind].settings.items() if value not in (REQUIRED, None)}
+    assert ours == {name: theirs.get(name, theirs.get(own.get(name), value)) for name, value in ours.items()}

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from export.heads.corpus import Pairs, tokenize_pairs
 from export.heads.importance import drift, embed, embed_without_each, jacobian, loss_gradient, spearman_loss
 from export.heads.intervals import estimate, holm, p_above, wilson
 from export.heads.statistics import Capture
-from export.similarity import pair_cosines, rank_correlations, row_cosines
+from export.similarity import pair_cosines, row_cosines
 from export.texts import TextBatch, batches, tokenize
 from model.encoder import Encoder
 from model.packing import packing
@@ -24,15 +26,6 @@ def test_cosines_are_scipys_and_a_vector_of_zeros_has_none() -> None:
     np.testing.assert_allclose(found[:4], [1 - cosine(*rows) for rows in zip(a[:4], b[:4], strict=True)], atol=1e-6)
     assert np.isnan(found[4])
     np.testing.assert_array_equal(pair_cosines(np.concatenate([a, b])), found)
-
-
-def test_rank_correlations_are_scipys_and_a_constant_row_has_none() -> None:
-    generator = np.random.default_rng(0)
-    ratings = generator.integers(0, 6, 80).astype(float)
-    rows = np.stack([ratings + generator.normal(0, 2, 80), generator.normal(size=80), np.zeros(80)])
-    found = rank_correlations(rows, ratings)
-    np.testing.assert_allclose(found[:2], [spearmanr(row, ratings)[0] for row in rows[:2]], atol=1e-12)
-    assert np.isnan(found[2])
 
 
 def test_mean_and_deviation_are_numpys(generator: np.random.Generator) -> None:
@@ -86,20 +79,20 @@ def test_cases_that_hang_together_widen_the_interval() -> None:
 HEADS = 8  # of the tiny network, over all layers
 
 
+def slopes(function: Callable[[torch.Tensor], np.ndarray]) -> np.ndarray:
+    """Of what a function makes of all heads' gates, by each gate at 1, [H, ...]."""
+    steps = 1e-5 * torch.eye(HEADS, dtype=torch.float64)
+    return np.stack([(function(1 + step) - function(1 - step)) / 2e-5 for step in steps])
+
+
 def test_the_jacobian_is_the_slope_of_the_embedding(tiny_checkpoint: Checkpoint) -> None:
     encoder = tiny_checkpoint.encoder.double()
     texts = tokenize(draw_texts(10), tiny_checkpoint.tokenizer, 40)
-    step = 1e-5
-    slopes = np.zeros((len(texts), HEADS))
-    for head in range(HEADS):
-        change = torch.zeros(HEADS, dtype=torch.float64)
-        change[head] = step
-        ahead, behind = (embed(encoder, texts, 1 + sign * change) for sign in (1, -1))
-        slopes[:, head] = np.linalg.norm((ahead - behind) / (2 * step), axis=1)
+    moved = np.linalg.norm(slopes(lambda gates: embed(encoder, texts, gates)), axis=-1)  # [H, texts]
     found = jacobian(encoder, texts)
     assert found is not None
     # 16 random directions of 32: each text's square has a standard error of a third, ten texts' mean of a tenth.
-    np.testing.assert_allclose(found.mean, np.sqrt((slopes**2).mean(axis=0)), rtol=0.35)
+    np.testing.assert_allclose(found.mean, np.sqrt((moved**2).mean(axis=1)), rtol=0.35)
     assert (found.low <= found.mean).all()
     assert (found.mean <= found.high).all()
 
@@ -114,29 +107,9 @@ def test_the_loss_gradient_is_the_slope_of_the_loss(tiny_checkpoint: Checkpoint)
         embeddings = embed(encoder, tokenized.texts, gates)
         return np.asarray(((embeddings[:10] * embeddings[10:]).sum(axis=1) - ratings / 9) ** 2)
 
-    step = 1e-5
-    expected = np.zeros(HEADS)
-    for head in range(HEADS):
-        change = torch.zeros(HEADS, dtype=torch.float64)
-        change[head] = step
-        expected[head] = np.abs((losses(1 + change) - losses(1 - change)) / (2 * step)).mean()
     found = loss_gradient(encoder, tokenized)
     assert found is not None
-    np.testing.assert_allclose(found.mean, expected, rtol=1e-4)
-
-
-def test_leaving_out_moves_the_embedding_by_its_cosine(tiny_checkpoint: Checkpoint) -> None:
-    texts = tokenize(draw_texts(6), tiny_checkpoint.tokenizer, 40)
-    encoder = tiny_checkpoint.encoder
-    whole = embed(encoder, texts)
-    without = list(embed_without_each(encoder, texts))
-    assert len(without) == HEADS
-    gates = torch.ones(1, HEADS)
-    gates[0, 5] = 0
-    for row, text in enumerate(texts):
-        found = encoder.use("eager")(torch.from_numpy(text.ids)[None], torch.tensor([len(text.ids)]), head_gates=gates)
-        cosine = torch.cosine_similarity(found.pooled[0].double(), torch.from_numpy(whole[row]), dim=0)
-        assert drift(without[5], whole)[row] == pytest.approx(float(1 - cosine), abs=1e-6)
+    np.testing.assert_allclose(found.mean, np.abs(slopes(losses)).mean(axis=1), rtol=1e-4)
 
 
 def attend(encoder: Encoder, batch: TextBatch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -179,7 +152,7 @@ def test_the_loss_of_spearman_is_in_points(generator: np.random.Generator) -> No
     assert found.low[1] < found.mean[1] < found.high[1]
 
 
-def test_layers_below_a_head_run_once_and_change_nothing(tiny_checkpoint: Checkpoint) -> None:
+def test_leaving_out_moves_the_embedding_by_its_cosine_and_layers_below_run_once(tiny_checkpoint: Checkpoint) -> None:
     encoder = tiny_checkpoint.encoder
     texts = tokenize(draw_texts(12), tiny_checkpoint.tokenizer, 40)
     runs: list[int] = []
@@ -187,8 +160,14 @@ def test_layers_below_a_head_run_once_and_change_nothing(tiny_checkpoint: Checkp
     found = list(embed_without_each(encoder, texts))
     hook.remove()
     assert len(runs) == 4 + 2  # for each of its own heads, then once for the second layer's and once for the last's
+    whole = embed(encoder, texts)
     for head, without in enumerate(found):
-        gates = torch.ones(HEADS)
-        gates[head] = 0
-        np.testing.assert_array_equal(without, embed(encoder, texts, gates))
+        gates = torch.ones(1, HEADS)
+        gates[0, head] = 0
+        np.testing.assert_array_equal(without, embed(encoder, texts, gates[0]))
+        for row, text in enumerate(texts):
+            alone = torch.from_numpy(text.ids)[None], torch.tensor([len(text.ids)])
+            pooled = encoder.use("eager")(*alone, head_gates=gates).pooled[0].double()
+            expected = 1 - torch.cosine_similarity(pooled, torch.from_numpy(whole[row]), dim=0)
+            assert drift(without, whole)[row] == pytest.approx(float(expected), abs=1e-6)
     assert "forward" not in vars(encoder.layers[0])

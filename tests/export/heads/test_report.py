@@ -1,5 +1,3 @@
-"""The heads' report, its page and its command."""
-
 import hashlib
 import html.parser
 import json
@@ -29,6 +27,7 @@ from service.runner import Runner
 from service.services import Readiness
 from service.settings import read_settings
 from tests.export.conftest import write_artifact
+from tests.family_models import read
 from tests.planted import DEAD, NEXT, PREVIOUS, REPEATED, SELF, SEPARATOR, TWIN, UNIFORM, draw_texts, sharp_weight
 
 LENGTHS = np.array([len(text.split()) + 2 for text in draw_texts(60)])  # [CLS] and [SEP] besides the words
@@ -273,7 +272,7 @@ def test_an_artifacts_weights_are_read_once_with_the_choices_of_its_export(
     described = json.loads((bert_folder / "config.json").read_bytes())
     kind = "BertForSequenceClassification" if "task" in choice else "BertModel"
     (bert_folder / "config.json").write_text(json.dumps({**described, "architectures": [kind]}))
-    exported = read_checkpoint(Folder(bert_folder, "bert"), **choice)
+    exported = read(bert_folder, **choice)
     artifact = write_artifact(tmp_path / "artifact", exported)
     reads = Mock(wraps=read_weights)
     monkeypatch.setattr("export.checkpoint.read_weights", reads)
@@ -304,17 +303,3 @@ def test_other_weights_are_refused(bert_folder: Path, artifact: Path, corpus: Pa
     weights.write_bytes(content)
     assert main(["heads", str(artifact), "--corpus", str(corpus), "--weights", str(bert_folder)]) == 1
     assert "the artifact was made from" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        *((f"--texts={count}", f"expected a whole number above 0, got {count!r}") for count in ("0", "-1", "some")),
-        ("--sentences=9", "--sentences goes with --conllu"),
-    ],
-)
-def test_a_wrong_command_line_is_exit_code_2(option: str, message: str, capsys: Any) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["heads", "x", "--corpus", "y", option])
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err

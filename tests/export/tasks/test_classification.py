@@ -1,4 +1,4 @@
-"""Classifiers of texts and of tokens equal `transformers` and CrossEncoder with random weights."""
+"""Which task a checkpoint is for, and classifiers of texts and of tokens against `transformers` and CrossEncoder."""
 
 import json
 from dataclasses import replace
@@ -10,12 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder
+from tokenizers import Tokenizer
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, PreTrainedModel
 
-from export.errors import UnsupportedModel
+from export.checkpoint import require_embedding
+from export.errors import ExportError, UnsupportedModel
 from export.original import compare_with_original
+from export.pipeline import find_task
 from export.tasks.classification import read_labels
-from model.config_parts import ClassificationSettings
+from model.config import EncoderConfig
+from model.config_parts import ClassificationSettings, MultiVectorSettings, Projection, SparseSettings
 from model.encoder import Encoder
 from tests.export.conftest import change_json, write_json, write_modules
 from tests.family_models import (
@@ -31,7 +35,135 @@ from tests.family_models import (
     run_theirs,
     save,
 )
+from tests.networks import TINY, draw_weights
+from tests.task_artifacts import TRANSFORMER
 from tests.tokenizers import TOKENIZERS
+
+
+@pytest.fixture
+def cross_encoder(tmp_path: Path) -> Path:
+    model = NAMED["bert"]
+    return save(draw(model, auto=AutoModelForSequenceClassification, num_labels=1), model, tmp_path / "folder")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "architectures", "expected"),
+    [
+        (["Transformer", "Pooling", "Normalize"], ["BertForSequenceClassification"], "embedding"),
+        (["Transformer"], ["BertForSequenceClassification"], "classification"),
+        ([], ["RobertaForSequenceClassification"], "classification"),
+        (["Transformer", "SpladePooling"], ["BertForMaskedLM"], "sparse"),
+        (["MLMTransformer", "SpladePooling"], ["BertForMaskedLM"], "sparse"),
+        (["Transformer", "Dense", "MultiVectorMask", "Normalize"], ["BertModel"], "multi_vector"),
+        ([], ["BertForMaskedLM"], "embedding"),
+        ([], ["ElectraForPreTraining"], "embedding"),
+        ([], ["MPNetModel"], "embedding"),
+        ([], None, "embedding"),
+        ([], ["BertForTokenClassification"], "token_classification"),
+        ([], ["BertForQuestionAnswering"], None),
+        ([], ["HF_ColBERT"], "multi_vector"),
+    ],
+)
+def test_the_task_is_read(kinds: list[str], architectures: list[str] | None, expected: str | None) -> None:
+    assert find_task(kinds, {"architectures": architectures}, Path("folder")).task == expected
+
+
+def test_a_cross_encoder_is_an_embedder_only_where_that_is_asked_for(cross_encoder: Path) -> None:
+    checkpoint = read(cross_encoder)
+    assert (checkpoint.encoder.config.task, checkpoint.pairs) == ("classification", True)
+    config = read(cross_encoder, task="embedding").encoder.config
+    assert (config.task, config.pooling) == ("embedding", "mean")
+    with pytest.raises(UnsupportedModel, match="folder is for task classification, and the cost of .* by embeddings"):
+        require_embedding(checkpoint, "the cost of removed heads is measured")
+
+
+def test_without_an_architecture_the_weights_tell(cross_encoder: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"holds? classifier\.bias, which no embedding uses: say --task class"):
+        read(change_json(cross_encoder / "config.json", architectures=None))
+    with pytest.raises(UnsupportedModel, match="architecture BertModel, and its weights hold classifier.bias"):
+        read(change_json(cross_encoder / "config.json", architectures=["BertModel"]))
+    change_json(cross_encoder / "config.json", architectures=None, id2label={"0": "score"})
+    found = read(cross_encoder, task="classification").encoder.config.task_settings
+    assert getattr(found, "labels", None) == ("score",)
+
+
+def test_the_score_of_a_language_model_tells_too(tmp_path: Path) -> None:
+    folder = save(draw(NAMED["qwen3"], auto=AutoModelForSequenceClassification), NAMED["qwen3"], tmp_path)
+    change_json(folder / "config.json", architectures=None)
+    with pytest.raises(UnsupportedModel, match=r"hold score\.weight, which no embedding uses"):
+        read(folder)
+
+
+def test_a_task_that_is_none_of_ours_is_refused(bert_folder: Path) -> None:
+    change_json(bert_folder / "config.json", architectures=["BertForQuestionAnswering"])
+    message = "BertForQuestionAnswering, which is for none of the tasks embedding, classification, token_class"
+    with pytest.raises(UnsupportedModel, match=message):
+        read(bert_folder)
+    assert read(bert_folder, task="embedding").encoder.config.task == "embedding"
+
+
+def test_a_task_without_its_layers_is_refused(bert_folder: Path) -> None:
+    change_json(bert_folder / "config.json", architectures=["BertModel"])
+    with pytest.raises(UnsupportedModel, match="no layers for task classification: expected pooler.dense, classifier"):
+        read(bert_folder, task="classification")
+    with pytest.raises(UnsupportedModel, match="task multi_vector needs a Dense module on tokens"):
+        read(bert_folder, task="multi_vector")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"modules.json": [TRANSFORMER, "sentence_transformers.x.Dense"]}, "module Dense is not supported for task c"),
+        ({"config_sentence_transformers.json": {"model_type": "SentenceTransformer"}}, "model_type 'SentenceTransform"),
+        ({"sentence_bert_config.json": {"transformer_task": "fill-mask"}}, "transformer_task 'fill-mask'"),
+    ],
+)
+def test_modules_that_contradict_the_task_are_refused(cross_encoder: Path, files: dict[str, Any], message: str) -> None:
+    settings = {"transformer_task": "sequence-classification"}
+    modules = files.pop("modules.json", [TRANSFORMER])
+    entries = [{"type": kind, "path": "" if place == 0 else str(place)} for place, kind in enumerate(modules)]
+    around = {"modules.json": entries, "sentence_bert_config.json": settings}
+    around["config_sentence_transformers.json"] = {"model_type": "CrossEncoder"}
+    for name, content in {**around, **files}.items():
+        write_json(cross_encoder / name, content)
+    with pytest.raises(ExportError, match=message):
+        read(cross_encoder)
+
+
+CONFIGS: list[EncoderConfig] = [
+    replace(TINY, projections=(Projection(size=5),)),
+    replace(TINY, task="classification", task_settings=ClassificationSettings(labels=("score",)), pooling="mean"),
+    replace(TINY, task="sparse", task_settings=SparseSettings(tied=False, bias=False)),
+    replace(TINY, task="multi_vector", task_settings=MultiVectorSettings(size=7, bias=True)),
+]
+
+
+def save_own(encoder: Encoder, tokenizer: Tokenizer, folder: Path) -> Path:
+    write_json(folder / "config.json", {"model_type": "polyhead", **encoder.config.to_dict()})
+    save_file(encoder.state_dict(), folder / "model.safetensors")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.task)
+def test_a_network_with_a_task_is_read_as_saved(config: EncoderConfig, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    encoder = draw_weights(Encoder(config))
+    found = read(save_own(encoder, tokenizer, tmp_path)).encoder
+    assert found.config == config
+    ids, lengths = torch.arange(16).reshape(2, 8), torch.tensor([8, 3])
+    pair = found(ids, lengths).task_output, encoder(ids, lengths).task_output
+    torch.testing.assert_close(*pair, atol=1e-6, rtol=0)
+
+
+def test_it_is_not_exported_as_another_task_nor_with_fields_of_another_version(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    folder = save_own(draw_weights(Encoder(CONFIGS[1])), tokenizer, tmp_path)
+    with pytest.raises(UnsupportedModel, match="says task classification: it cannot be exported as embedding"):
+        read(folder, task="embedding")
+    with pytest.raises(UnsupportedModel, match="unknown fields surprise"):
+        read(change_json(folder / "config.json", surprise=1))
+
 
 TOLERANCE = 1e-5
 NAMES = (
@@ -119,12 +251,6 @@ def test_gte_in_the_words_of_its_own_code(tmp_path: Path) -> None:
     compare(model, theirs, read(change_json(tmp_path / "config.json", **config)).encoder, [5, 2, 1])
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    model = NAMED["bert"]
-    return save(draw(model, auto=AutoModelForSequenceClassification, num_labels=1), model, tmp_path / "folder")
-
-
 @pytest.mark.parametrize(
     ("change", "activation"),
     [
@@ -137,13 +263,13 @@ def folder(tmp_path: Path) -> Path:
         ({"sentence_transformers": {"version": "4.0"}, "problem_type": "regression"}, "sigmoid"),
     ],
 )
-def test_reads_what_makes_scores_of_logits(folder: Path, change: dict[str, Any], activation: str) -> None:
-    settings = read(change_json(folder / "config.json", **change)).encoder.config.task_settings
+def test_reads_what_makes_scores_of_logits(cross_encoder: Path, change: dict[str, Any], activation: str) -> None:
+    settings = read(change_json(cross_encoder / "config.json", **change)).encoder.config.task_settings
     assert getattr(settings, "activation", None) == activation
     around = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
-    write_modules(folder, {"": "Transformer"})
-    write_json(folder / "config_sentence_transformers.json", around)
-    settings = read(folder).encoder.config.task_settings
+    write_modules(cross_encoder, {"": "Transformer"})
+    write_json(cross_encoder / "config_sentence_transformers.json", around)
+    settings = read(cross_encoder).encoder.config.task_settings
     assert getattr(settings, "activation", None) == "identity"  # what sentence-transformers writes now counts first
 
 
@@ -158,9 +284,9 @@ def test_reads_what_makes_scores_of_logits(folder: Path, change: dict[str, Any],
         ({"id2label": {"0": "a", "1": "a"}}, "expected names that differ"),
     ],
 )
-def test_refuses_what_it_would_not_reproduce(folder: Path, change: dict[str, Any], message: str) -> None:
+def test_refuses_what_it_would_not_reproduce(cross_encoder: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedModel, match=message):
-        read(change_json(folder / "config.json", **change))
+        read(change_json(cross_encoder / "config.json", **change))
 
 
 def test_labels_that_nobody_named_are_two() -> None:

@@ -6,7 +6,6 @@ And what is read of a MultiVectorEncoder's own folder, and what of it is not rep
 import json
 import shutil
 import string
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,18 @@ from sentence_transformers import MultiVectorEncoder
 from tokenizers import Tokenizer
 from transformers import AutoModel
 
-from export.checkpoint import Checkpoint, read_checkpoint
+from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedModel
 from export.exporter import write_graph
 from export.graph import trace
 from export.late_interaction import keep_markers_whole, read_expansion
 from export.runtime import Session
-from export.sources import Folder
 from export.texts import graph_inputs, run_encoder
 from model.artifact import GRAPH
 from model.config import EncoderConfig
-from model.config_parts import ConfigError, MultiVectorSettings, QueryExpansion
+from model.config_parts import MultiVectorSettings, QueryExpansion
 from tests.export.conftest import change_json, write_json, write_modules
 from tests.family_models import NAMED, draw, read, save
-from tests.networks import TINY
 from tests.task_artifacts import TaskArtifact
 
 TOLERANCE = 1e-5
@@ -171,7 +168,7 @@ def test_bge_m3_s_layers_of_other_sizes_are_refused(
     for name, sizes in (("sparse", sparse), ("colbert", vectors)):
         torch.save(torch.nn.Linear(*sizes).state_dict(), folder / f"{name}_linear.pt")
     with pytest.raises(UnsupportedModel, match="expected layers on 32 numbers"):
-        read_checkpoint(Folder(folder, "m3", allows_pickles=True))
+        read(folder, allows_pickles=True)
 
 
 def test_bge_m3_s_layer_for_tokens_is_read_from_its_own_file(tmp_path: Path) -> None:
@@ -180,8 +177,8 @@ def test_bge_m3_s_layer_for_tokens_is_read_from_its_own_file(tmp_path: Path) -> 
     layer = torch.nn.Linear(32, SIZE)
     torch.save(layer.state_dict(), folder / "colbert_linear.pt")
     with pytest.raises(SourceError, match=r"only as a pickle \(colbert_linear.pt\).*--allow-pickled-weights"):
-        read_checkpoint(Folder(folder, "m3"), task="multi_vector")
-    checkpoint = read_checkpoint(Folder(folder, "m3", allows_pickles=True), task="multi_vector")
+        read(folder, task="multi_vector")
+    checkpoint = read(folder, allows_pickles=True, task="multi_vector")
     settings_files = ["config.json", "modules.json", "tokenizer.json", "tokenizer_config.json"]
     assert list(checkpoint.source.files) == ["colbert_linear.pt", *settings_files]
     network = AutoModel.from_pretrained(folder).eval()
@@ -235,15 +232,6 @@ def test_a_marker_that_is_no_token_stays_text(tmp_path: Path) -> None:
         read_expansion({"strategy": "min", "length": 3, "token": "nothing"}, tokenizer, folder)
 
 
-@pytest.mark.parametrize(
-    ("token", "length", "said"), [(10**6, 4, "token_id is 1000000"), (1, 10**4, "length is 10000")]
-)
-def test_a_configuration_that_cannot_be_is_refused(token: int, length: int, said: str) -> None:
-    expansion = QueryExpansion(token_id=token, length=length)
-    with pytest.raises(ConfigError, match=f"query_expansion.{said}"):
-        replace(TINY, task="multi_vector", task_settings=MultiVectorSettings(size=3, query_expansion=expansion))
-
-
 @pytest.fixture
 def folder(multi_vector_encoder: TaskArtifact, tmp_path: Path) -> Path:
     return Path(shutil.copytree(multi_vector_encoder.folder, tmp_path / "folder"))
@@ -251,7 +239,7 @@ def folder(multi_vector_encoder: TaskArtifact, tmp_path: Path) -> Path:
 
 def change(folder: Path, name: str, **settings: Any) -> Checkpoint:
     change_json(folder / name, **settings)
-    return read_checkpoint(Folder(folder, "mine"))
+    return read(folder)
 
 
 def test_lengths_are_read_and_words_that_are_no_token_are_not_skipped(folder: Path) -> None:
@@ -284,4 +272,4 @@ def test_vectors_that_nothing_normalises_are_refused(folder: Path) -> None:
     path = folder / "modules.json"
     path.write_text(json.dumps([one for one in json.loads(path.read_text()) if "Normalize" not in one["type"]]))
     with pytest.raises(UnsupportedModel, match="lists no Normalize: token vectors have to be of length 1"):
-        read_checkpoint(Folder(folder, "mine"))
+        read(folder)

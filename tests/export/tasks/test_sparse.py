@@ -2,7 +2,6 @@
 
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +18,8 @@ from export.sources import Folder
 from export.texts import HELD_OUT_TEXTS, batch_inputs, batches, read_texts, tokenize
 from model.artifact import GRAPH
 from model.config_parts import OUTPUT_NAMES, SparseSettings
-from tests.export.conftest import write_json
-from tests.family_models import NAMED, FamilyModel, Pair, draw, ids_and_types, mask_of, read, run_ours, run_theirs, save
+from tests.family_models import NAMED, Pair, draw, ids_and_types, mask_of, read, run_ours, run_theirs, save
+from tests.task_artifacts import write_sparse
 
 TOLERANCE = 1e-5
 BERT = NAMED["bert"]
@@ -28,22 +27,6 @@ NAMES = (
     *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "mpnet"),
     *("modernbert", "modernbert-with-biases", "nomic", "gte"),
 )
-MODULES = (
-    "sentence_transformers.base.modules.transformer.Transformer",
-    "sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling",
-)
-
-
-def save_sparse(theirs: PreTrainedModel, model: FamilyModel, folder: Path, **pooling: Any) -> Path:
-    """The folder as sentence-transformers saves a SparseEncoder, with other settings of its pooling or none."""
-    save(theirs, model, folder)
-    entries = [{"type": kind, "path": "1_SpladePooling" * place} for place, kind in enumerate(MODULES)]
-    write_json(folder / "modules.json", entries)
-    write_json(folder / "1_SpladePooling" / "config.json", pooling)
-    text = {"method": "forward", "method_output_name": "logits"}
-    settings = {"transformer_task": "fill-mask", "modality_config": {"text": text}}
-    write_json(folder / "sentence_bert_config.json", settings)
-    return write_json(folder / "config_sentence_transformers.json", {"model_type": "SparseEncoder"})
 
 
 def splade(theirs: PreTrainedModel, ids: Tensor, types: Tensor, lengths: list[int]) -> Tensor:
@@ -57,7 +40,7 @@ def splade(theirs: PreTrainedModel, ids: Tensor, types: Tensor, lengths: list[in
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     model = NAMED[request.param]
     theirs = draw(model, auto=AutoModelForMaskedLM)
-    return model, theirs, read(save_sparse(theirs, model, tmp_path_factory.mktemp(model.name))).encoder
+    return model, theirs, read(write_sparse(save(theirs, model, tmp_path_factory.mktemp(model.name)))).encoder
 
 
 def test_weights_equal_transformers(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +60,7 @@ def test_weights_equal_transformers(pair: Pair, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_decoder_of_its_own_and_the_logarithm_taken_twice(tmp_path: Path) -> None:
     theirs = draw(BERT, auto=AutoModelForMaskedLM, tie_word_embeddings=False)
-    ours = read(save_sparse(theirs, BERT, tmp_path, activation_function="log1p_relu")).encoder
+    ours = read(write_sparse(save(theirs, BERT, tmp_path), activation_function="log1p_relu")).encoder
     assert "task_layers.table" in ours.state_dict()
     ids, types = ids_and_types(BERT, 2, 7)
     expected = splade(theirs, ids, types, [7, 4]).log1p()
@@ -92,7 +75,7 @@ def test_a_masked_language_model_is_sparse_only_where_that_is_said(tmp_path: Pat
     assert read(folder).encoder.config.task == "embedding"
     table = theirs.get_input_embeddings().state_dict()["weight"]
     assert torch.equal(read(folder).encoder.embeddings.token.weight, table)
-    assert read_checkpoint(Folder(folder, "plain"), task="sparse").encoder.config.task == "sparse"
+    assert read(folder, task="sparse").encoder.config.task == "sparse"
 
 
 @pytest.mark.parametrize(
@@ -103,13 +86,13 @@ def test_a_masked_language_model_is_sparse_only_where_that_is_said(tmp_path: Pat
     ],
 )
 def test_refuses_another_pooling(tmp_path: Path, pooling: dict[str, str], message: str) -> None:
-    folder = save_sparse(draw(BERT, auto=AutoModelForMaskedLM), BERT, tmp_path, **pooling)
+    folder = write_sparse(save(draw(BERT, auto=AutoModelForMaskedLM), BERT, tmp_path), **pooling)
     with pytest.raises(UnsupportedModel, match=message):
         read(folder)
 
 
 def test_refuses_a_head_that_contradicts_itself(tmp_path: Path) -> None:
-    folder = save_sparse(draw(BERT, auto=AutoModelForMaskedLM), BERT, tmp_path)
+    folder = write_sparse(save(draw(BERT, auto=AutoModelForMaskedLM), BERT, tmp_path))
     path = folder / "model.safetensors"
     tensors = load_file(path)
     save_file({**tensors, "cls.predictions.decoder.bias": tensors["cls.predictions.bias"] + 1}, path)
@@ -120,7 +103,6 @@ def test_refuses_a_head_that_contradicts_itself(tmp_path: Path) -> None:
         read(folder)
 
 
-TOLERANCE = 1e-5
 WEIGHTS = "cognition/model/model.safetensors"
 SHA256 = "96e1dd8dbbc82439cf50677a15bcb9141172b289d20b41c9c28b621a0451a02a"
 

@@ -11,14 +11,14 @@ import torch
 from tokenizers import Tokenizer as FastTokenizer
 from transformers import AutoTokenizer
 
-from export.checkpoint import Checkpoint, read_checkpoint
+from export.checkpoint import Checkpoint
 from export.errors import UnsupportedModel
-from export.sources import Folder
 from export.tasks.yes_no import question_of
 from model.config_parts import ClassificationSettings
 from service.tokenization.rows import TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
 from tests.export.conftest import change_json, write_json, write_modules
+from tests.family_models import read
 from tests.yes_no import WEB, ask, ask_mxbai, build
 
 TOLERANCE = 1e-5
@@ -48,7 +48,7 @@ def folder(tied: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def judge(tied: Path) -> Checkpoint:
-    return read_checkpoint(Folder(tied, "drawn"), task="classification", max_length=LONGEST)
+    return read(tied, task="classification", max_length=LONGEST)
 
 
 def served(checkpoint: Checkpoint) -> Tokenizer:
@@ -76,18 +76,11 @@ def rows(checkpoint: Checkpoint, pairs: Sequence[tuple[str, str]], **options: An
     ids=["card, tied", "card, own head", "mxbai, tied", "mxbai, own head"],
 )
 def test_rows_and_scores_are_those_of_the_publisher(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    family: str,
-    tied: bool,
-    ends: bool,
-    instruction: str | None,
-    longest: int,
+    tmp_path: Path, monkeypatch: Any, *, family: str, tied: bool, ends: bool, instruction: str | None, longest: int
 ) -> None:
     monkeypatch.setattr("export.tasks.yes_no.LONGEST", longest)
     folder = build(tmp_path, tied=tied, ends=ends, family=family)
-    checkpoint = read_checkpoint(Folder(folder, "drawn"), task="classification", instruction=instruction)
+    checkpoint = read(folder, task="classification", instruction=instruction)
     if family == "qwen3":
         ids, scores = ask(folder, PAIRS, instruction or WEB, longest)
         settings = checkpoint.encoder.config.task_settings
@@ -172,7 +165,7 @@ def test_a_logit_score_module_asks_in_the_words_of_the_chat_template(
     if prompt is not None:
         around = {"prompts": {"code": prompt}, "default_prompt_name": "code"}
         write_json(folder / "config_sentence_transformers.json", around)
-    checkpoint = read_checkpoint(Folder(folder, "drawn"), instruction=instruction)
+    checkpoint = read(folder, instruction=instruction)
     assert "chat_template.jinja" in checkpoint.source.files
     found = rows(checkpoint, PAIRS[:-1])
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -206,15 +199,15 @@ def test_what_a_logit_score_module_says_is_never_skipped(
     add_logit_score(folder, (true, false), template)
     for task in (None, "classification"):
         with pytest.raises(UnsupportedModel, match=message):
-            read_checkpoint(Folder(folder, "drawn"), task=task)
+            read(folder, task=task)
 
 
 def test_an_instruction_that_a_chat_template_has_no_place_for_is_refused(folder: Path) -> None:
     start, rest = TEMPLATE.split("{{", 1)
     add_logit_score(folder, ("yes", "no"), start + WEB + rest.partition("}}")[2])
-    assert read_checkpoint(Folder(folder, "drawn")).pairs
+    assert read(folder).pairs
     with pytest.raises(UnsupportedModel, match="has no place for this instruction"):
-        read_checkpoint(Folder(folder, "drawn"), instruction=CODE)
+        read(folder, instruction=CODE)
 
 
 def add_logit_score(folder: Path, words: tuple[str, str | None], template: str | None) -> None:
@@ -231,21 +224,21 @@ def add_logit_score(folder: Path, words: tuple[str, str | None], template: str |
 
 def test_a_language_model_is_a_reranker_only_where_asked_for(tied: Path) -> None:
     with pytest.raises(UnsupportedModel, match="Qwen3ForCausalLM, which is for none.*--task classification exports it"):
-        read_checkpoint(Folder(tied, "chat"))
+        read(tied)
     with pytest.raises(UnsupportedModel, match="an instruction is for language models"):
-        read_checkpoint(Folder(tied, "chat"), task="embedding", instruction=CODE)
-    assert read_checkpoint(Folder(tied, "chat"), task="embedding").encoder.config.causal
+        read(tied, task="embedding", instruction=CODE)
+    assert read(tied, task="embedding").encoder.config.causal
 
 
 def test_limits_and_what_is_no_such_model(folder: Path) -> None:
     change_json(folder / "config.json", max_position_embeddings=9000)
-    assert read_checkpoint(Folder(folder, "drawn"), task="classification").max_sequence_length == 8192
+    assert read(folder, task="classification").max_sequence_length == 8192
     change_json(folder / "config.json", tie_word_embeddings=False)
     with pytest.raises(UnsupportedModel, match="task classification are malformed: 'lm_head.weight'"):
-        read_checkpoint(Folder(folder, "chat"), task="classification")
+        read(folder, task="classification")
     text = (folder / "tokenizer.json").read_text().replace("</think>", "</thought>")
     (folder / "tokenizer.json").write_text(text)
     with pytest.raises(UnsupportedModel, match="no token </think>: a language model of this type is"):
-        read_checkpoint(Folder(folder, "chat"), task="classification")
+        read(folder, task="classification")
     with pytest.raises(UnsupportedModel, match="model_type 'gemma3_text': one of qwen3, qwen2"):
         question_of({"model_type": "gemma3_text"})

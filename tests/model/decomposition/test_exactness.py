@@ -78,19 +78,6 @@ def test_parts_are_exact_for_every_family(model: FamilyModel, tmp_path: Path) ->
     require_exact(encoder, ids, given_types)
 
 
-def test_without_biases_all_parts_add_up_and_without_heads_every_token_keeps_to_itself() -> None:
-    without = dict.fromkeys(("up_bias", "down_bias", "attention_bias", "output_bias", "norm_bias"), False)
-    encoder, ids, types = drawn(vary(**without, value_activation="silu"), 0, 5)
-    found = decompose(encoder, ids, types)
-    output = encoder(ids, torch.tensor([5]), token_type_ids=types)
-    assert relative(found.hidden.sum(dim=1), output.last_hidden_state[0]) < 1e-12
-    assert relative(found.output.sum(dim=0), output.task_output[0]) < 1e-12
-    encoder, ids, types = drawn(vary(num_heads=(0, 0)), 0, 5)
-    others = decompose(encoder, ids, types).hidden.clone()
-    others[torch.arange(5), torch.arange(5)] = 0
-    assert not others.any()
-
-
 def test_own_shares_are_kobayashis_one_minus_the_mixing_ratio() -> None:
     encoder, ids, types = drawn(vary(final_norm=True, pre_norm=True), 3, 6)
     found = decompose(encoder, ids, types)

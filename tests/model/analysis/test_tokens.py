@@ -1,4 +1,4 @@
-"""Contributions, reductions and words."""
+"""A text's tokens: the words they make, those left out, and their shares of a vector and of a similarity."""
 
 import sys
 from collections.abc import Callable
@@ -15,107 +15,12 @@ from tokenizers.processors import TemplateProcessing
 
 from model.analysis.arrays import Float32Array
 from model.analysis.contributions import contributions, pooled_parts, token_shares
-from model.analysis.reductions import classical_scaling, rollout
 from model.analysis.words import exclude_special, find_words, punctuation_mask, word_offsets
 from model.config import Pooling
 from model.tasks import POOLINGS
 from tests.model.analysis.maps import draw_maps, uniform
 from tests.texts import varied_texts
 from tests.tokenizers import bpe, unigram, wordpiece
-
-NAMES: tuple[Pooling, ...] = get_args(Pooling)
-AXES = np.eye(3, dtype=np.float32)
-
-
-def pooled(hidden: Float32Array, pooling: Pooling) -> torch.Tensor:
-    """As the encoder itself pools, [D]."""
-    return POOLINGS[pooling](torch.from_numpy(hidden)[None], torch.tensor([len(hidden)]))[0]
-
-
-@st.composite
-def two_texts(draw: st.DrawFn) -> tuple[Float32Array, Float32Array]:
-    """Hidden states [n, D] and [m, D] around a common mean, as an encoder's are."""
-    generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    width = draw(st.sampled_from([1, 8, 384]))
-    centre = generator.standard_normal(width, dtype=np.float32)
-    lengths = [draw(st.integers(1, 40)) for _ in range(2)]
-    first, second = (centre + generator.standard_normal((count, width), dtype=np.float32) for count in lengths)
-    return first, second
-
-
-def test_cells_by_pooling() -> None:
-    cells = contributions(AXES[[0, 1]], AXES[[0, 0, 2]], pooling="mean", similarity="dot")
-    np.testing.assert_allclose(cells, np.array([[1, 1, 0], [0, 0, 0]]) / 6, rtol=1e-6)
-    a = np.array([[5, 0, 2], [1, 3, 2]], dtype=np.float32)  # wins: 0, 1, and the first of equals 0
-    b = np.array([[1, 1, 0], [2, 0, 7]], dtype=np.float32)  # wins: 1, 0, 1
-    cells = contributions(a, b, pooling="max", similarity="dot")
-    np.testing.assert_array_equal(cells, [[0, 5 * 2 + 2 * 7], [3 * 1, 0]])
-    one: dict[Pooling, tuple[int, int]] = {"cls": (0, 0), "last": (1, 2)}
-    for pooling, cell in one.items():
-        cells = contributions(AXES[[0, 0]] + 1, AXES[[0, 1, 0]] + 1, pooling=pooling)
-        assert np.argwhere(cells).tolist() == [list(cell)]
-        assert cells[cell] == pytest.approx(1.0)
-
-
-@settings(deadline=None)
-@given(two_texts(), st.sampled_from(NAMES))
-def test_cells_sum_to_the_similarity_parts_to_the_pooled_vector_and_shares_to_one(
-    drawn: tuple[Float32Array, Float32Array], pooling: Pooling
-) -> None:
-    a, b = drawn
-    first, second = (pooled(hidden, pooling).double() for hidden in drawn)
-    cosine = torch.nn.functional.cosine_similarity(first, second, dim=0).item()
-    cells = contributions(a, b, pooling=pooling)
-    assert (cells.shape, cells.dtype.name) == ((len(a), len(b)), "float32")
-    assert cells.sum(dtype=np.float64) == pytest.approx(cosine, abs=1e-5)
-    dot = contributions(a, b, pooling=pooling, similarity="dot").sum(dtype=np.float64)
-    assert dot == pytest.approx((first @ second).item(), rel=1e-5, abs=1e-5)
-    np.testing.assert_allclose(pooled_parts(a, pooling).sum(axis=0), first.numpy(), atol=1e-5)
-    shares = token_shares(a, pooling)
-    assert shares.shape == (len(a),)
-    assert shares.sum() == pytest.approx(1.0, abs=1e-12)
-
-
-def test_shares_by_pooling() -> None:
-    hidden = np.array([[5, 0, 2, 9], [1, 3, 2, 1]], dtype=np.float32)
-    shares = {pooling: token_shares(hidden, pooling).tolist() for pooling in NAMES}
-    assert shares == {"mean": [0.5, 0.5], "cls": [1, 0], "max": [0.75, 0.25], "last": [0, 1]}
-
-
-def test_refuses_a_cosine_with_nothing() -> None:
-    opposite = np.concatenate([AXES, -AXES])
-    with pytest.raises(ValueError, match="pooled vector is 0, its cosine with anything is undefined: ask for the dot"):
-        contributions(AXES, opposite, pooling="mean")
-    assert contributions(AXES, opposite, pooling="mean", similarity="dot").sum() == pytest.approx(0.0, abs=1e-7)
-
-
-def test_layers_without_heads_pass_through(generator: np.random.Generator) -> None:
-    layer = draw_maps(generator, 2, 6, 6)
-    none = np.zeros((0, 6, 6), dtype=np.float32)
-    np.testing.assert_array_equal(rollout([none, layer, none]), rollout([layer]))
-    np.testing.assert_array_equal(rollout([none, none]), np.eye(6))
-    half = 0.5 * uniform(4)[np.newaxis]  # rows of lost mass are made whole: A~ = (half + I) / 1.5
-    np.testing.assert_allclose(rollout([half]), (half[0] + np.eye(4)) / 1.5, atol=1e-7)
-    for other in (0, 5, 9):  # its n means nothing
-        np.testing.assert_array_equal(rollout([layer, np.zeros((0, other, other), np.float32)]), rollout([layer]))
-
-
-def distances_of(points: np.ndarray) -> np.ndarray:
-    return np.asarray(np.linalg.norm(points[:, None] - points, axis=-1))
-
-
-def test_a_plane_is_found_again_up_to_rotation_and_stress_says_what_is_lost(generator: np.random.Generator) -> None:
-    distances = distances_of(generator.normal(size=(12, 2)))
-    points, stress = classical_scaling(distances)
-    np.testing.assert_allclose(distances_of(points), distances, atol=1e-9)
-    assert stress == pytest.approx(0, abs=1e-9)
-    np.testing.assert_allclose(points.mean(axis=0), 0, atol=1e-9)
-    corners = 1.0 - np.eye(4)  # a tetrahedron
-    points, stress = classical_scaling(corners)
-    assert stress == pytest.approx(np.sqrt(((distances_of(points) - corners) ** 2).sum() / 12))
-    assert stress > 0.1
-    assert classical_scaling(np.zeros((1, 1)))[0].tolist() == [[0, 0]]
-    assert classical_scaling(np.zeros((3, 3)))[1] == 0
 
 
 def spans_of(word_ids: list[int | None]) -> list[tuple[int, int]]:
@@ -242,3 +147,69 @@ def test_what_no_token_holds_costs_no_call_a_character(gap: str, words: list[tup
         sys.setprofile(None)
     assert found == words
     assert len(events) < len(text)
+
+
+NAMES: tuple[Pooling, ...] = get_args(Pooling)
+AXES = np.eye(3, dtype=np.float32)
+
+
+def pooled(hidden: Float32Array, pooling: Pooling) -> torch.Tensor:
+    """As the encoder itself pools, [D]."""
+    return POOLINGS[pooling](torch.from_numpy(hidden)[None], torch.tensor([len(hidden)]))[0]
+
+
+@st.composite
+def two_texts(draw: st.DrawFn) -> tuple[Float32Array, Float32Array]:
+    """Hidden states [n, D] and [m, D] around a common mean, as an encoder's are."""
+    generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    width = draw(st.sampled_from([1, 8, 384]))
+    centre = generator.standard_normal(width, dtype=np.float32)
+    lengths = [draw(st.integers(1, 40)) for _ in range(2)]
+    first, second = (centre + generator.standard_normal((count, width), dtype=np.float32) for count in lengths)
+    return first, second
+
+
+def test_cells_by_pooling() -> None:
+    cells = contributions(AXES[[0, 1]], AXES[[0, 0, 2]], pooling="mean", similarity="dot")
+    np.testing.assert_allclose(cells, np.array([[1, 1, 0], [0, 0, 0]]) / 6, rtol=1e-6)
+    a = np.array([[5, 0, 2], [1, 3, 2]], dtype=np.float32)  # wins: 0, 1, and the first of equals 0
+    b = np.array([[1, 1, 0], [2, 0, 7]], dtype=np.float32)  # wins: 1, 0, 1
+    cells = contributions(a, b, pooling="max", similarity="dot")
+    np.testing.assert_array_equal(cells, [[0, 5 * 2 + 2 * 7], [3 * 1, 0]])
+    one: dict[Pooling, tuple[int, int]] = {"cls": (0, 0), "last": (1, 2)}
+    for pooling, cell in one.items():
+        cells = contributions(AXES[[0, 0]] + 1, AXES[[0, 1, 0]] + 1, pooling=pooling)
+        assert np.argwhere(cells).tolist() == [list(cell)]
+        assert cells[cell] == pytest.approx(1.0)
+
+
+@settings(deadline=None)
+@given(two_texts(), st.sampled_from(NAMES))
+def test_cells_sum_to_the_similarity_parts_to_the_pooled_vector_and_shares_to_one(
+    drawn: tuple[Float32Array, Float32Array], pooling: Pooling
+) -> None:
+    a, b = drawn
+    first, second = (pooled(hidden, pooling).double() for hidden in drawn)
+    cosine = torch.nn.functional.cosine_similarity(first, second, dim=0).item()
+    cells = contributions(a, b, pooling=pooling)
+    assert (cells.shape, cells.dtype.name) == ((len(a), len(b)), "float32")
+    assert cells.sum(dtype=np.float64) == pytest.approx(cosine, abs=1e-5)
+    dot = contributions(a, b, pooling=pooling, similarity="dot").sum(dtype=np.float64)
+    assert dot == pytest.approx((first @ second).item(), rel=1e-5, abs=1e-5)
+    np.testing.assert_allclose(pooled_parts(a, pooling).sum(axis=0), first.numpy(), atol=1e-5)
+    shares = token_shares(a, pooling)
+    assert shares.shape == (len(a),)
+    assert shares.sum() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_shares_by_pooling() -> None:
+    hidden = np.array([[5, 0, 2, 9], [1, 3, 2, 1]], dtype=np.float32)
+    shares = {pooling: token_shares(hidden, pooling).tolist() for pooling in NAMES}
+    assert shares == {"mean": [0.5, 0.5], "cls": [1, 0], "max": [0.75, 0.25], "last": [0, 1]}
+
+
+def test_refuses_a_cosine_with_nothing() -> None:
+    opposite = np.concatenate([AXES, -AXES])
+    with pytest.raises(ValueError, match="pooled vector is 0, its cosine with anything is undefined: ask for the dot"):
+        contributions(AXES, opposite, pooling="mean")
+    assert contributions(AXES, opposite, pooling="mean", similarity="dot").sum() == pytest.approx(0.0, abs=1e-7)

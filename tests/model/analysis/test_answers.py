@@ -1,4 +1,4 @@
-"""Answers' attention decoded, and handed to other libraries."""
+"""What an answer holds of maps: how many bytes, which keys, and what viewers of attention read of it."""
 
 import base64
 from collections.abc import Sequence
