@@ -63,20 +63,13 @@ class ArtifactError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """Where an artifact came from.
+    """Where an artifact came from."""
 
-    Attributes:
-        id: a hub id, or a folder's name.
-        revision: commit on the hub, or None.
-        sha256: of the network's weights: of the file, or of its shards' hashes in order.
-        adapter: which of the checkpoint's adapters the weights hold; None if it has none.
-        files: SHA-256 of the checkpoint's other files by path: settings, tokenizer, further layers.
-    """
-
-    id: str
-    revision: str | None
-    sha256: str
-    adapter: str | None = None
+    id: str  # a hub id, or a folder's name
+    revision: str | None  # commit on the hub, or None
+    sha256: str  # of the network's weights: of the file, or of its shards' hashes in order
+    adapter: str | None = None  # which of the checkpoint's adapters the weights hold; None if it has none
+    # SHA-256 of the checkpoint's other files by path: settings, tokenizer, further layers
     files: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -90,23 +83,14 @@ class FileEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Defaults:
-    """What a request gets where it says nothing.
+    """What a request gets where it says nothing."""
 
-    Attributes:
-        pooling: how token vectors become one vector (done in the graph, named here for the reader).
-        normalize: whether the model's own pipeline ends in an L2 normalisation.
-        prompts: texts by name that the model wants in front of an input.
-        default_prompt_name: the prompt used when a request names none, or None.
-        unit_length: whether vectors are answered at length 1 unless a request says otherwise.
-        similarity: what two embeddings are compared by, `cosine` or `dot`.
-    """
-
-    pooling: str
-    normalize: bool
-    prompts: Mapping[str, str]
-    default_prompt_name: str | None
-    unit_length: bool = True
-    similarity: str = COSINE
+    pooling: str  # how token vectors become one vector (done in the graph, named here for the reader)
+    normalize: bool  # whether the model's own pipeline ends in an L2 normalisation
+    prompts: Mapping[str, str]  # texts by name that the model wants in front of an input
+    default_prompt_name: str | None  # the prompt used when a request names none, or None
+    unit_length: bool = True  # whether vectors are answered at length 1 unless a request says otherwise
+    similarity: str = COSINE  # what two embeddings are compared by, `cosine` or `dot`
 
     @property
     def compares_unit_vectors(self) -> bool:
@@ -120,14 +104,10 @@ class PairWording:
 
     Tokens of the wording may reach into a text: a byte-level tokenizer reads a question mark and the line's end behind
     it as one token. So these words are no special tokens of the tokenizer's template.
-
-    Attributes:
-        before: in front of the first text, and of the second.
-        after: behind each.
     """
 
-    before: tuple[str, str]
-    after: tuple[str, str]
+    before: tuple[str, str]  # in front of the first text, and of the second
+    after: tuple[str, str]  # behind each
 
     def wrap(self, pairs: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
         """Pairs of texts with their words around them; a text of several pairs is wrapped once."""
@@ -156,62 +136,44 @@ class VectorRanges:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """Everything the service knows of an artifact before it opens the graph.
+    """Everything the service knows of an artifact before it opens the graph."""
 
-    Attributes:
-        model: name under which the model is served.
-        source: id, revision and hash of the weights.
-        config: the network.
-        precision: `fp32`, `fp16`, `bf16` or `int8`.
-        opset: ONNX operator set of the graph.
-        inputs: names of the graph's inputs, in order.
-        outputs: names of the graph's outputs, in order.
-        defaults: pooling, normalisation and prompts.
-        max_sequence_length: longest input in tokens, special tokens included.
-        fused_attention: fused attention nodes in the graph, by operator.
-        parity: largest absolute difference from the PyTorch encoder by output, and other figures the export measured.
-        files: every other file of the directory, by name.
-        versions: versions of what produced the artifact, by package.
-        pruning: which heads were removed, by what, and what it cost; None where none were.
-        removed_in_training: what training left out: heads as [layer, head], a number of neurons for each layer that
-            stayed, layers, and how much faster that made the network; None for nothing.
-        examples: texts that the model knows the words of, for the viewer to begin with; empty if it names none.
-        pairs: whether the model takes pairs of texts, made as `tokenizer.json` makes them.
-        pair_wording: what is put around the two texts before `tokenizer.json` reads them; None for nothing.
-        vector_ranges: what 8-bit vectors are scaled by; None if the task has no such vectors, or they were not
-            measured.
-        fits_16_bits: int8 weights with which sums of two products never exceed 16 bits, whatever the input, so that
-            processors without VNNI compute them exactly with their fastest kernel.
-        engine: what computes plain answers, `onnxruntime` or `openvino`; the latter from `plain.onnx`, in `precision`
-            where the processor can, and all other answers are ONNX Runtime's from a float32 `model.onnx`.
-        token_outputs: what an embedder makes of each token besides a text's vector, with how many numbers a token:
-            `sparse` and `multi_vector` (BGE-M3); empty for nothing.
-        query_table: whether a sparse model reads queries by a table of weights, without the network.
-    """
-
-    model: str
-    source: Source
-    config: EncoderConfig
-    precision: str
-    opset: int
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    defaults: Defaults
-    max_sequence_length: int
-    fused_attention: Mapping[str, int]
+    model: str  # name under which the model is served
+    source: Source  # id, revision and hash of the weights
+    config: EncoderConfig  # the network
+    precision: str  # `fp32`, `fp16`, `bf16` or `int8`
+    opset: int  # ONNX operator set of the graph
+    inputs: tuple[str, ...]  # names of the graph's inputs, in order
+    outputs: tuple[str, ...]  # names of the graph's outputs, in order
+    defaults: Defaults  # pooling, normalisation and prompts
+    max_sequence_length: int  # longest input in tokens, special tokens included
+    fused_attention: Mapping[str, int]  # fused attention nodes in the graph, by operator
+    # largest absolute difference from the PyTorch encoder by output, and other figures the export measured
     parity: Mapping[str, Any]
-    files: Mapping[str, FileEntry]
-    versions: Mapping[str, str]
+    files: Mapping[str, FileEntry]  # every other file of the directory, by name
+    versions: Mapping[str, str]  # versions of what produced the artifact, by package
+    # which heads were removed, by what, and what it cost; None where none were
     pruning: Mapping[str, Any] | None = None
+    # what training left out: heads as [layer, head], a number of neurons for each layer that stayed, layers, and how
+    # much faster that made the network; None for nothing
     removed_in_training: Mapping[str, Any] | None = None
+    # texts that the model knows the words of, for the viewer to begin with; empty if it names none
     examples: tuple[str, ...] = ()
-    pairs: bool = False
+    pairs: bool = False  # whether the model takes pairs of texts, made as `tokenizer.json` makes them
+    # what is put around the two texts before `tokenizer.json` reads them; None for nothing
     pair_wording: PairWording | None = None
+    # what 8-bit vectors are scaled by; None if the task has no such vectors, or they were not measured
     vector_ranges: VectorRanges | None = None
+    # int8 weights with which sums of two products never exceed 16 bits, whatever the input, so that processors without
+    # VNNI compute them exactly with their fastest kernel
     fits_16_bits: bool = False
+    # what computes plain answers, `onnxruntime` or `openvino`; the latter from `plain.onnx`, in `precision` where the
+    # processor can, and all other answers are ONNX Runtime's from a float32 `model.onnx`
     engine: str = ONNX_RUNTIME
+    # what an embedder makes of each token besides a text's vector, with how many numbers a token: `sparse` and
+    # `multi_vector` (BGE-M3); empty for nothing
     token_outputs: Mapping[str, int] = field(default_factory=dict)
-    query_table: bool = False
+    query_table: bool = False  # whether a sparse model reads queries by a table of weights, without the network
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:

@@ -45,134 +45,95 @@ class EncoderConfig:
     """Everything needed to build an encoder; with weights of the matching shapes it is the network.
 
     Shape letters, here and everywhere: B batch, S sequence, D hidden, H heads, K = d_k, V = d_v, L layers.
-
-    Attributes:
-        vocab_size: rows of the token embedding.
-        hidden_size: D, the width of the residual stream.
-        num_heads: heads of each layer, first layer first; its length is L. 0 is legal: such a layer's attention adds
-            its output bias only.
-        num_key_value_heads: key and value heads of each layer, each read by as many query heads, which stand side by
-            side (Ainslie et al. 2023, grouped queries); empty: every query head has its own. What is called a head
-            elsewhere is a query head.
-        query_groups: how many query heads read each key and value head, a layer if they differ; empty: as many.
-        d_k: size of one query or key head. Free of `hidden_size / num_heads` (Vaswani et al. 2017, table 3 B).
-        d_v: size of one value head, free of `d_k`.
-        local_head_size: d_k and d_v of local layers, if other than elsewhere; 0: the same.
-        score_scale: factor on the scores before the softmax; None: 1 / sqrt(d_k).
-        query_key_norm: whether every query and key head is normed by an RMSNorm, before positions turn it.
-        query_key_layer_norm: whether queries, and keys, are normed by a LayerNorm over all heads together.
-        attention_residual_norm: whether what attention gives, added and normed, is added and normed once more:
-            norm(x + norm(x + f(x))).
-        intermediate_size: width of the feed-forward layer.
-        intermediate_sizes: of each layer's if they differ; empty: `intermediate_size` in every layer.
-        max_positions: the longest sequence the network can take; rows of the learned position embedding.
-        type_vocab_size: rows of the token type embedding; 0 where the family has none.
-        token_size: width of the embeddings and their norm where a product takes them to D; 0 if that is D.
-        activation: feed-forward non-linearity.
-        gated: `down(activation(gate(x)) * up(x))` instead of `down(activation(up(x)))`: GeGLU with GELU, SwiGLU with
-            SiLU (Shazeer 2020).
-        up_bias, down_bias: whether the feed-forward's first products, and its last, have biases.
-        attention_bias, output_bias: whether the query, key and value projections, and attention's output, have them.
-        norm: LayerNorm, or RMSNorm (Zhang and Sennrich 2019), which has no bias.
-        norm_bias: whether every LayerNorm has a bias.
-        norm_eps: epsilon of every norm.
-        pre_norm: norms stand before attention and feed-forward (x + f(norm(x))), not after (norm(x + f(x))).
-        embedding_norm: whether the sum of the embeddings is normed.
-        first_attention_norm: False where the first layer of a pre-norm network attends without a norm before it.
-        sandwich_norm: whether what attention and feed-forward add is normed too: x + norm(f(norm(x))).
-        final_norm: whether the last layer's output is normed.
-        positions: added to the embedding, learned rows or sinusoids (Vaswani et al. 2017, section 3.5).
-        attention_positions: what positions change inside attention. `rotary` (Su et al. 2021) turns queries and keys;
-            `alibi` (Press et al. 2022, in both directions) and `relative` (Raffel et al. 2020, buckets of distances
-            shared by the layers) add to the scores. `disentangled` (He et al. 2021) adds products of queries and keys
-            with vectors of distances, a table a layer.
-        causal: whether a token sees itself and those before it only.
-        rope_theta: base of the rotary frequencies, theta^(-2i/K) for i < K/2.
-        rope_divisor: what every rotary frequency is divided by (position interpolation).
-        rope_scaling: how frequencies are changed for longer texts than the first trained on; None: not.
-        local_rope_theta: the base in local layers; None: the same.
-        local_layers: layers whose attention is local, ascending.
-        window: how many tokens away, on either side, a local layer's query sees; None where no layer is local.
-        relative_buckets: rows of the relative bias, or of the tables of distances.
-        relative_distance: distance from which all keys share the last bucket; of disentangled positions 0 if every
-            distance has a row.
-        position_scores: which products disentangled positions add: each query's with the keys of distances
-            (`content_to_position`), and each key's with the queries of distances (`position_to_content`).
-        layer_signal_size: width of the signals that each token's embedding sends to every layer
-            (`model.layers.LayerSignals`); 0: none.
-        original_heads: heads a layer that a bias a head (`alibi`, `relative`) was made for, where layers lost some;
-            else 0.
-        kept_heads: which of those each layer kept, ascending; empty where original_heads is 0.
-        value_norm: whether every value head is normed by an RMSNorm without weights.
-        value_activation: applied to the values before they are weighed; see `model.value_stream` for this and the next.
-        value_residual: a and b of `V_l <- a V_1 + b V_l` a layer, the first layer's (0, 1); empty for none.
-        learned_value_residual: whether a and b are parameters that begin at `value_residual`.
-        output_gate: whether each head's context is multiplied by a sigmoid of the layer's input.
-        head_dropout: share of heads left out in training; nothing is left out otherwise.
-        pooling: how `last_hidden_state [B, S, D]` becomes one vector a text, of an embedding and of a classification.
-        projections: dense layers after pooling, an embedding's, the first one first.
-        shared_layers: of each layer the first one that has the same weights; empty: each has its own.
-        task: the task of the layers behind the encoder; `model.config_parts` names the graph's output for each.
-        task_settings: describes the task's layers; None for an embedding.
     """
 
-    vocab_size: Size
-    hidden_size: Size
+    vocab_size: Size  # rows of the token embedding
+    hidden_size: Size  # D, the width of the residual stream
+    # heads of each layer, first layer first; its length is L. 0 is legal: such a layer's attention adds its output bias
+    # only.
     num_heads: tuple[Count, ...]
-    d_k: Size
-    d_v: Size
-    intermediate_size: Size
-    max_positions: Size
+    d_k: Size  # size of one query or key head. Free of `hidden_size / num_heads` (Vaswani et al. 2017, table 3 B).
+    d_v: Size  # size of one value head, free of `d_k`
+    intermediate_size: Size  # width of the feed-forward layer
+    max_positions: Size  # the longest sequence the network can take; rows of the learned position embedding
+    # key and value heads of each layer, each read by as many query heads, which stand side by side (Ainslie et al.
+    # 2023, grouped queries); empty: every query head has its own. What is called a head elsewhere is a query head.
     num_key_value_heads: tuple[Count, ...] = ()
+    # how many query heads read each key and value head, a layer if they differ; empty: as many
     query_groups: tuple[tuple[Size, ...], ...] = ()
+    # of each layer's if they differ; empty: `intermediate_size` in every layer
     intermediate_sizes: tuple[Size, ...] = ()
-    score_scale: Positive | None = None
-    query_key_norm: bool = False
-    query_key_layer_norm: bool = False
+    score_scale: Positive | None = None  # factor on the scores before the softmax; None: 1 / sqrt(d_k)
+    query_key_norm: bool = False  # whether every query and key head is normed by an RMSNorm, before positions turn it
+    query_key_layer_norm: bool = False  # whether queries, and keys, are normed by a LayerNorm over all heads together
+    # whether what attention gives, added and normed, is added and normed once more: norm(x + norm(x + f(x)))
     attention_residual_norm: bool = False
-    value_norm: bool = False
-    local_head_size: Count = 0
+    value_norm: bool = False  # whether every value head is normed by an RMSNorm without weights
+    local_head_size: Count = 0  # d_k and d_v of local layers, if other than elsewhere; 0: the same
+    # width of the signals that each token's embedding sends to every layer (`model.layers.LayerSignals`); 0: none
     layer_signal_size: Count = 0
-    type_vocab_size: Count = 0
-    token_size: Count = 0
-    activation: Activation = "gelu"
+    type_vocab_size: Count = 0  # rows of the token type embedding; 0 where the family has none
+    token_size: Count = 0  # width of the embeddings and their norm where a product takes them to D; 0 if that is D
+    activation: Activation = "gelu"  # feed-forward non-linearity
+    # `down(activation(gate(x)) * up(x))` instead of `down(activation(up(x)))`: GeGLU with GELU, SwiGLU with SiLU
+    # (Shazeer 2020)
     gated: bool = False
+    # whether the feed-forward's first products, and its last, have biases
     up_bias: bool = True
     down_bias: bool = True
+    # whether the query, key and value projections, and attention's output, have them
     attention_bias: bool = True
     output_bias: bool = True
-    norm: Norm = "layer_norm"
-    norm_bias: bool = True
-    norm_eps: Positive = 1e-12
-    pre_norm: bool = False
-    embedding_norm: bool = True
+    norm: Norm = "layer_norm"  # LayerNorm, or RMSNorm (Zhang and Sennrich 2019), which has no bias
+    norm_bias: bool = True  # whether every LayerNorm has a bias
+    norm_eps: Positive = 1e-12  # epsilon of every norm
+    pre_norm: bool = False  # norms stand before attention and feed-forward (x + f(norm(x))), not after (norm(x + f(x)))
+    embedding_norm: bool = True  # whether the sum of the embeddings is normed
+    # False where the first layer of a pre-norm network attends without a norm before it
     first_attention_norm: bool = True
-    sandwich_norm: bool = False
-    final_norm: bool = False
+    sandwich_norm: bool = False  # whether what attention and feed-forward add is normed too: x + norm(f(norm(x)))
+    final_norm: bool = False  # whether the last layer's output is normed
+    # added to the embedding: learned rows or sinusoids (Vaswani et al. 2017, section 3.5)
     positions: Positions = "learned"
+    # what positions change inside attention. `rotary` (Su et al. 2021) turns queries and keys; `alibi` (Press et al.
+    # 2022, in both directions) and `relative` (Raffel et al. 2020, buckets of distances shared by the layers) add to
+    # the scores. `disentangled` (He et al. 2021) adds products of queries and keys with vectors of distances, a table a
+    # layer.
     attention_positions: AttentionPositions = "none"
-    causal: bool = False
-    rope_theta: Positive = 10000.0
-    rope_divisor: Positive = 1.0
+    causal: bool = False  # whether a token sees itself and those before it only
+    rope_theta: Positive = 10000.0  # base of the rotary frequencies, theta^(-2i/K) for i < K/2
+    rope_divisor: Positive = 1.0  # what every rotary frequency is divided by (position interpolation)
+    # how frequencies are changed for longer texts than the first trained on; None: not
     rope_scaling: RopeScaling | None = None
-    local_rope_theta: Positive | None = None
-    local_layers: tuple[int, ...] = ()
+    local_rope_theta: Positive | None = None  # the base in local layers; None: the same
+    local_layers: tuple[int, ...] = ()  # layers whose attention is local, ascending
+    # how many tokens away, on either side, a local layer's query sees; None where no layer is local
     window: Count | None = None
-    relative_buckets: Count = 32
+    relative_buckets: Count = 32  # rows of the relative bias, or of the tables of distances
+    # distance from which all keys share the last bucket; of disentangled positions 0 if every distance has a row
     relative_distance: Count = 128
+    # which products disentangled positions add: each query's with the keys of distances (`content_to_position`), and
+    # each key's with the queries of distances (`position_to_content`)
     position_scores: tuple[PositionScore, ...] = ()
+    # heads a layer that a bias a head (`alibi`, `relative`) was made for, where layers lost some; else 0
     original_heads: Count = 0
+    # which of those each layer kept, ascending; empty where original_heads is 0
     kept_heads: tuple[tuple[int, ...], ...] = ()
+    # applied to the values before they are weighed; see `model.value_stream` for this and the next
     value_activation: ValueActivation = "identity"
+    # a and b of `V_l <- a V_1 + b V_l` a layer, the first layer's (0, 1); empty for none
     value_residual: tuple[tuple[float, float], ...] = ()
-    learned_value_residual: bool = False
-    output_gate: bool = False
-    head_dropout: float = 0.0
+    learned_value_residual: bool = False  # whether a and b are parameters that begin at `value_residual`
+    output_gate: bool = False  # whether each head's context is multiplied by a sigmoid of the layer's input
+    head_dropout: float = 0.0  # share of heads left out in training; nothing is left out otherwise
+    # how `last_hidden_state [B, S, D]` becomes one vector a text, of an embedding and of a classification
     pooling: Pooling = "mean"
-    projections: tuple[Projection, ...] = ()
+    projections: tuple[Projection, ...] = ()  # dense layers after pooling, an embedding's, the first one first
+    # of each layer the first one that has the same weights; empty: each has its own
     shared_layers: tuple[Count, ...] = ()
+    # the task of the layers behind the encoder; `model.config_parts` names the graph's output for each
     task: Task = "embedding"
-    task_settings: TaskSettings | None = None
+    task_settings: TaskSettings | None = None  # describes the task's layers; None for an embedding
 
     def __post_init__(self) -> None:
         check_fields(self)

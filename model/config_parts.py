@@ -71,18 +71,12 @@ RopeScalingKind = Literal["yarn", "llama3"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Projection:
-    """A dense layer after pooling, or on tokens: `x [B, D] -> activation(x W + b) [B, size]`.
+    """A dense layer after pooling, or on tokens: `x [B, D] -> activation(x W + b) [B, size]`."""
 
-    Attributes:
-        size: of what it gives.
-        bias: whether it has one.
-        activation: after it.
-        residual: whether its input is added to what it gives, through a matrix of its own if the sizes differ.
-    """
-
-    size: Size
-    bias: bool = True
-    activation: LayerActivation = "tanh"
+    size: Size  # of what it gives
+    bias: bool = True  # whether it has one
+    activation: LayerActivation = "tanh"  # after it
+    # whether its input is added to what it gives, through a matrix of its own if the sizes differ
     residual: bool = False
 
     def __post_init__(self) -> None:
@@ -96,23 +90,15 @@ class RopeScaling:
     A pair of dimensions that turns more than `high` times over the original positions keeps its frequency, one that
     turns less than `low` times is divided by `factor`; those between change gradually. `yarn` (Peng et al. 2024, 3.2)
     counts the pairs between, `llama3` their turns.
-
-    Attributes:
-        kind: `yarn` or `llama3`.
-        factor: what slow frequencies are divided by.
-        original_positions: the length that the network was first trained on, in tokens.
-        low: turns.
-        high: turns.
-        magnitude: factor on the turned queries and keys.
-        whole_pairs: of `yarn`: whether the first and the last pair between are rounded outwards to whole ones.
     """
 
-    kind: RopeScalingKind
-    factor: Positive
-    original_positions: Size
-    low: Positive = 1.0
-    high: Positive = 32.0
-    magnitude: Positive = 1.0
+    kind: RopeScalingKind  # `yarn` or `llama3`
+    factor: Positive  # what slow frequencies are divided by
+    original_positions: Size  # the length that the network was first trained on, in tokens
+    low: Positive = 1.0  # turns
+    high: Positive = 32.0  # turns
+    magnitude: Positive = 1.0  # factor on the turned queries and keys
+    # of `yarn`: whether the first and the last pair between are rounded outwards to whole ones
     whole_pairs: bool = True
 
     def __post_init__(self) -> None:
@@ -140,22 +126,15 @@ class ClassificationSettings:
     """From hidden states to logits: pooling (`EncoderConfig.pooling`), a dense layer, and one logit a label.
 
     Of task token_classification nothing is pooled: every token has a logit a label.
-
-    Attributes:
-        labels: a name a logit; a single one for a score, as rerankers give.
-        activation: the function from logits to scores; not part of the graph.
-        dense_activation: after the dense layer [D, D] that comes first; None if there is no such layer.
-        dense_bias: whether that layer has a bias.
-        dense_norm: whether a LayerNorm follows the activation.
-        output_bias: whether the layer of the logits has a bias.
     """
 
-    labels: tuple[str, ...]
-    activation: ScoreActivation = "identity"
+    labels: tuple[str, ...]  # a name a logit; a single one for a score, as rerankers give
+    activation: ScoreActivation = "identity"  # the function from logits to scores; not part of the graph
+    # after the dense layer [D, D] that comes first; None if there is no such layer
     dense_activation: LayerActivation | None = "tanh"
-    dense_bias: bool = True
-    dense_norm: bool = False
-    output_bias: bool = True
+    dense_bias: bool = True  # whether that layer has a bias
+    dense_norm: bool = False  # whether a LayerNorm follows the activation
+    output_bias: bool = True  # whether the layer of the logits has a bias
 
     def __post_init__(self) -> None:
         if not self.labels or not all(isinstance(label, str) for label in self.labels):
@@ -171,20 +150,13 @@ class SparseSettings:
 
     `log(1 + max(0, max over tokens of logits))`, the logits from a masked language model's head: a dense layer, an
     activation, a LayerNorm, and a product with the token embeddings.
-
-    Attributes:
-        dense_activation: after the dense layer.
-        dense_bias: whether that layer has a bias.
-        bias: whether a bias a word is added to the logits.
-        tied: whether the last product is with the token embeddings; else it has weights of its own.
-        saturations: how often `log(1 + x)` is applied: once, or twice as OpenSearch's models do.
     """
 
-    dense_activation: LayerActivation = "gelu"
-    dense_bias: bool = True
-    bias: bool = True
-    tied: bool = True
-    saturations: int = 1
+    dense_activation: LayerActivation = "gelu"  # after the dense layer
+    dense_bias: bool = True  # whether that layer has a bias
+    bias: bool = True  # whether a bias a word is added to the logits
+    tied: bool = True  # whether the last product is with the token embeddings; else it has weights of its own
+    saturations: int = 1  # how often `log(1 + x)` is applied: once, or twice as OpenSearch's models do
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -193,20 +165,14 @@ class SparseSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueryExpansion:
-    """Tokens put behind a query so that it has more vectors (Khattab and Zaharia 2020, section 3.2).
+    """Tokens put behind a query so that it has more vectors (Khattab and Zaharia 2020, section 3.2)."""
 
-    Attributes:
-        token_id: of the token, usually the mask.
-        length: tokens that a query has at least, special ones included.
-        attend: whether the query's tokens and the expansion see the expansion's keys; else none does, but its
-            queries see the text.
-        truncate: whether longer queries are cut to `length`; else they keep their tokens.
-    """
-
-    token_id: Count
-    length: Size
+    token_id: Count  # of the token, usually the mask
+    length: Size  # tokens that a query has at least, special ones included
+    # whether the query's tokens and the expansion see the expansion's keys; else none does, but its queries see the
+    # text
     attend: bool = False
-    truncate: bool = True
+    truncate: bool = True  # whether longer queries are cut to `length`; else they keep their tokens
 
     def __post_init__(self) -> None:
         check_fields(self, "query_expansion.")
@@ -214,31 +180,19 @@ class QueryExpansion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MultiVectorSettings:
-    """From hidden states to one vector a token (ColBERT, Khattab and Zaharia 2020).
+    """From hidden states to one vector a token (ColBERT, Khattab and Zaharia 2020)."""
 
-    Attributes:
-        size: D', dimensions of a token's vector.
-        bias: whether the last dense layer, whose output is the vector, has a bias.
-        dense_activation: after it.
-        residual: of that layer, as `Projection.residual`.
-        hidden_layers: dense layers before it, the first one first.
-        skipped_ids: tokens whose vectors do not count in a score, such as punctuation's.
-        skipped_in: of which texts they do not count, `query` and `document`.
-        query_length: the longest query in tokens, None for the longest text.
-        document_length: the longest document in tokens, None for the longest text.
-        query_expansion: what queries are made longer by, None for nothing.
-    """
-
-    size: Size
-    bias: bool = False
-    dense_activation: LayerActivation = "identity"
-    residual: bool = False
-    hidden_layers: tuple[Projection, ...] = ()
-    skipped_ids: tuple[Count, ...] = ()
+    size: Size  # D', dimensions of a token's vector
+    bias: bool = False  # whether the last dense layer, whose output is the vector, has a bias
+    dense_activation: LayerActivation = "identity"  # after it
+    residual: bool = False  # of that layer, as `Projection.residual`
+    hidden_layers: tuple[Projection, ...] = ()  # dense layers before it, the first one first
+    skipped_ids: tuple[Count, ...] = ()  # tokens whose vectors do not count in a score, such as punctuation's
+    # of which texts they do not count, `query` and `document`
     skipped_in: tuple[Literal["query", "document"], ...] = ("document",)
-    query_length: Size | None = None
-    document_length: Size | None = None
-    query_expansion: QueryExpansion | None = None
+    query_length: Size | None = None  # the longest query in tokens, None for the longest text
+    document_length: Size | None = None  # the longest document in tokens, None for the longest text
+    query_expansion: QueryExpansion | None = None  # what queries are made longer by, None for nothing
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -20,20 +20,15 @@ from model.value_stream import HeadOutputs, LayerRequest, ValueStream, make_valu
 
 
 class EncoderOutput(NamedTuple):
-    """What one forward pass gives.
+    """What one forward pass gives."""
 
-    Attributes:
-        task_output: what the task is for (`model.config_parts.OUTPUT_NAMES`), such as an embedding's [B, D] before
-            truncation to fewer dimensions and before normalisation; for a text of length 0 it means nothing.
-        last_hidden_state: [B, S, D]; rows at or after a text's length repeat its last token, or hold another text's
-            if it has none.
-        attentions: one a layer, [B, H_l, S, S], or None where the implementation has none.
-        value_norms: one a layer, [B, H_l, S], ||f(x_j)|| of `model.value_stream`; None where none were asked for.
-    """
-
+    # what the task is for (`model.config_parts.OUTPUT_NAMES`), such as an embedding's [B, D] before truncation to fewer
+    # dimensions and before normalisation; for a text of length 0 it means nothing
     task_output: Tensor
+    # [B, S, D]; rows at or after a text's length repeat its last token, or hold another text's if it has none
     last_hidden_state: Tensor
-    attentions: tuple[Tensor | None, ...]
+    attentions: tuple[Tensor | None, ...]  # one a layer, [B, H_l, S, S], or None where the implementation has none
+    # one a layer, [B, H_l, S], ||f(x_j)|| of `model.value_stream`; None where none were asked for
     value_norms: tuple[Tensor | None, ...]
 
     @property

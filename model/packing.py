@@ -12,23 +12,17 @@ from torch.nn.functional import embedding
 
 
 class Packing(NamedTuple):
-    """The place of each token in both forms.
+    """The place of each token in both forms."""
 
-    Attributes:
-        real: bool [B, S], True where a token is real.
-        packed: int64 [T], place in the flattened batch of each real token, text by text.
-        padded: int64 [B, S], place in the row of real tokens; padding points to the text's last real token, so that
-            padded rows hold finite values of the same text. A text of length 0 has none: its row holds another text's
-            last real token, finite and without meaning.
-        lengths: int64 [B].
-        seen: int64 [B], how many of a row's tokens attention sees as keys: `lengths`, or fewer if a row ends in tokens
-            that are computed but that no token looks at.
-    """
-
-    real: Tensor
-    packed: Tensor
+    real: Tensor  # bool [B, S], True where a token is real
+    packed: Tensor  # int64 [T], place in the flattened batch of each real token, text by text
+    # int64 [B, S], place in the row of real tokens; padding points to the text's last real token, so that padded rows
+    # hold finite values of the same text. A text of length 0 has none: its row holds another text's last real token,
+    # finite and without meaning.
     padded: Tensor
-    lengths: Tensor
+    lengths: Tensor  # int64 [B]
+    # int64 [B], how many of a row's tokens attention sees as keys: `lengths`, or fewer if a row ends in tokens that are
+    # computed but that no token looks at
     seen: Tensor
 
     def pack(self, x: Tensor) -> Tensor:

@@ -45,20 +45,15 @@ class Window(NamedTuple):
 
 
 class PositionTerms(NamedTuple):
-    """What positions change inside the attention of one layer; nothing if they are added to the embedding.
+    """What positions change inside the attention of one layer; nothing if they are added to the embedding."""
 
-    Attributes:
-        rotation: applied to queries and keys, or None.
-        bias: added to the scores, [1, H, S, S] or [1, 1, S, S], or None. The lowest finite value where a query does
-            not see a key.
-        window: all that the bias says, where long rows are worth computing in blocks; else None.
-        distances: int64 [2S - 1], rows of a layer's tables of distances, for keys from S - 1 tokens before a query to
-            S - 1 behind it; None for layers without such tables.
-    """
-
-    rotation: Rotation | None = None
+    rotation: Rotation | None = None  # applied to queries and keys, or None
+    # added to the scores, [1, H, S, S] or [1, 1, S, S], or None. The lowest finite value where a query does not see a
+    # key.
     bias: Tensor | None = None
-    window: Window | None = None
+    window: Window | None = None  # all that the bias says, where long rows are worth computing in blocks; else None
+    # int64 [2S - 1], rows of a layer's tables of distances, for keys from S - 1 tokens before a query to S - 1 behind
+    # it; None for layers without such tables
     distances: Tensor | None = None
 
     def of_heads(self, heads: tuple[int, ...]) -> "PositionTerms":

@@ -107,20 +107,13 @@ class Sources(NamedTuple):
 
 
 class Decomposition(NamedTuple):
-    """What N sources contribute to one text of S tokens.
+    """What N sources contribute to one text of S tokens."""
 
-    Attributes:
-        hidden: [S, N, D], parts of `last_hidden_state`.
-        output: [N, D'], parts of an embedding's vector, of a classification's logits or of a token's logits.
-        whole: [D'], the output itself.
-        own_shares: [L, N], how much of each source token's vector is still its own after each layer, the last
-            one's behind the final norm: |own| / (|own| + |rest|) (Kobayashi et al. 2021, section 4.2: one minus the
-            mixing ratio). 1 at the start.
-    """
-
-    hidden: Tensor
-    output: Tensor
-    whole: Tensor
+    hidden: Tensor  # [S, N, D], parts of `last_hidden_state`
+    output: Tensor  # [N, D'], parts of an embedding's vector, of a classification's logits or of a token's logits
+    whole: Tensor  # [D'], the output itself
+    # [L, N], how much of each source token's vector is still its own after each layer, the last one's behind the final
+    # norm: |own| / (|own| + |rest|) (Kobayashi et al. 2021, section 4.2: one minus the mixing ratio). 1 at the start.
     own_shares: Tensor
 
 
