@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from model.config import Pooling
 from model.config_parts import ClassificationSettings, LayerActivation
-from model.decomposition.frozen import FACTORS, FrozenEncoder, FrozenLayer, FrozenNorm, freeze, freeze_norm
-from model.encoder import Encoder, EncoderLayer
+from model.decomposition.frozen import FACTORS, FrozenEncoder, freeze, freeze_norm, linear
+from model.encoder import Encoder
 from model.layers import ACTIVATIONS
 from model.tasks import ClassificationLayers, EmbeddingLayers
 
@@ -41,69 +41,6 @@ class Sources(NamedTuple):
     def own(self, parts: Tensor) -> Tensor:
         """What is left of each token in its own vector: parts [S, N, D] -> [N, D]."""
         return parts[self.tokens, torch.arange(self.tokens.shape[0], device=parts.device)]
-
-    def linear(self, module: nn.Linear, parts: Tensor) -> Tensor:
-        """A linear layer on parts [..., N, C], without its bias."""
-        rows = nn.functional.linear(parts.reshape(-1, parts.shape[-1]), module.weight)  # two dimensions: one `Gemm`
-        return rows.view(*parts.shape[:-1], -1)
-
-    def norm(self, norm: FrozenNorm, parts: Tensor) -> Tensor:
-        """A norm on parts [S, N, D] with S deviations, or on [N, D] with N or one."""
-        if norm.reciprocal is None or norm.weight is None:
-            return parts
-        centred = parts - parts.mean(dim=-1, keepdim=True) if norm.is_centred else parts
-        scale = norm.reciprocal[..., None] * norm.weight
-        return centred * (scale[..., None, :] if scale.dim() < parts.dim() else scale)
-
-    def layer(
-        self, layer: EncoderLayer, frozen: FrozenLayer, parts: Tensor, first_values: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """One layer, [S, N, D] -> [S, N, D], and the parts of its values [S, N, G*V] for a value residual."""
-        read = self.norm(frozen.attention_norm, parts) if layer.pre_norm else parts
-        values = self.values(layer, frozen, read, first_values)
-        middle = self.after_attention(layer, frozen, parts, self.attended(layer, frozen, read, values))
-        added = self.linear(layer.feed_forward.down, self.inner(layer, frozen, middle))
-        return self.after_feed_forward(layer, frozen, middle, added), values
-
-    def after_attention(self, layer: EncoderLayer, frozen: FrozenLayer, parts: Tensor, attended: Tensor) -> Tensor:
-        """The residual stream behind attention, [S, N, D]."""
-        middle = parts + self.norm(frozen.attention_output_norm, attended)
-        return middle if layer.pre_norm else self.norm(frozen.attention_norm, middle)
-
-    def inner(self, layer: EncoderLayer, frozen: FrozenLayer, middle: Tensor) -> Tensor:
-        """Between the feed-forward's products, [S, N, D] -> [S, N, intermediate]."""
-        expanded = self.norm(frozen.feed_forward_norm, middle) if layer.pre_norm else middle
-        factors = frozen.feed_forward
-        return self.linear(layer.feed_forward.up, expanded) * (factors[:, None] if factors.dim() < 3 else factors)
-
-    def after_feed_forward(self, layer: EncoderLayer, frozen: FrozenLayer, middle: Tensor, added: Tensor) -> Tensor:
-        """What the layer gives, [S, N, D], from what its feed-forward adds."""
-        last = middle + self.norm(frozen.feed_forward_output_norm, added)
-        return last if layer.pre_norm else self.norm(frozen.feed_forward_norm, last)
-
-    def values(
-        self, layer: EncoderLayer, frozen: FrozenLayer, read: Tensor, first_values: Tensor | None
-    ) -> Tensor | None:
-        """[S, N, G*V]; None of a layer without heads."""
-        if not layer.attention.num_heads:
-            return None
-        projected = self.linear(layer.attention.value, read)
-        own = projected if frozen.values is None else projected * frozen.values[:, None]
-        return layer.attention.stream.mix_with(first_values, own)
-
-    def attended(self, layer: EncoderLayer, frozen: FrozenLayer, read: Tensor, values: Tensor | None) -> Tensor:
-        """What attention adds, [S, N, D]."""
-        if values is None:
-            return torch.zeros_like(read)
-        heads, (size, count) = layer.attention.num_heads, values.shape[:2]
-        of_heads = (
-            layer.attention.per_query_head(values)
-            .view(size, count, heads, -1)
-            .permute(2, 0, 1, 3)
-            .reshape(heads, size, -1)
-        )  # [H, S, N*V]
-        context = (frozen.weights @ of_heads).view(heads, size, count, -1).permute(1, 2, 0, 3)  # [S, N, H, V]
-        return self.linear(layer.attention.output, context.flatten(2))
 
 
 class Decomposition(NamedTuple):
@@ -144,20 +81,19 @@ def decompose(
     frozen, sources = freeze(encoder, input_ids, token_type_ids), Sources(tokens)
     parts, shares = _through_layers(encoder, frozen, sources)
     pooled = pool(parts, frozen.last_hidden_state, encoder.config.pooling, place)
-    output = output_parts(encoder, frozen.last_hidden_state, pooled, sources, place)
+    output = output_parts(encoder, frozen.last_hidden_state, pooled, place)
     return Decomposition(parts, output, frozen.output_at(place), torch.stack(shares))
 
 
 def _through_layers(encoder: Encoder, frozen: FrozenEncoder, sources: Sources) -> tuple[Tensor, list[Tensor]]:
     parts, first_values, shares = sources.start(frozen.embedded), None, []
-    for index, (layer, fixed) in enumerate(zip(encoder.layers, frozen.layers, strict=True)):
-        assert isinstance(layer, EncoderLayer)  # noqa: S101 - an encoder holds no others
-        parts, values = sources.layer(layer, fixed, parts, first_values)
-        hidden = fixed.hidden
+    for index, layer in enumerate(frozen.layers):
+        parts, values = layer.through(parts, first_values)
+        hidden = layer.hidden
         if not index and encoder.config.value_residual:
             first_values = values
         if index == len(frozen.layers) - 1:
-            parts, hidden = sources.norm(frozen.final_norm, parts), frozen.last_hidden_state
+            parts, hidden = frozen.final_norm.apply(parts), frozen.last_hidden_state
         shares.append(own_share(sources.own(parts), hidden.index_select(0, sources.tokens)))
     return parts, shares
 
@@ -169,9 +105,7 @@ def own_share(own: Tensor, hidden: Tensor) -> Tensor:
     return share
 
 
-def output_parts(
-    encoder: Encoder, hidden: Tensor, pooled_parts: Tensor, sources: Sources, place: Tensor | None = None
-) -> Tensor:
+def output_parts(encoder: Encoder, hidden: Tensor, pooled_parts: Tensor, place: Tensor | None = None) -> Tensor:
     """Parts of the task's output, [N, D'].
 
     They are made of parts [N, D] of what pooling makes of `last_hidden_state [S, D]`, or of the token at `place`.
@@ -181,14 +115,14 @@ def output_parts(
     if isinstance(layers, EmbeddingLayers):
         for module, described in zip(layers.projections, config.projections, strict=True):
             assert isinstance(module, nn.Linear)  # noqa: S101 - an embedding's layers hold no others
-            pooled_parts = _dense(module, described.activation, pooled, pooled_parts, sources)
+            pooled_parts = _dense(module, described.activation, pooled, pooled_parts)
             pooled = ACTIVATIONS[described.activation](module(pooled))
         return pooled_parts
     if isinstance(layers, ClassificationLayers) and isinstance(config.task_settings, ClassificationSettings):
         if layers.dense is not None and (activation := config.task_settings.dense_activation) is not None:
-            pooled_parts = _dense(layers.dense, activation, pooled, pooled_parts, sources)
+            pooled_parts = _dense(layers.dense, activation, pooled, pooled_parts)
             pooled = layers.activation(layers.dense(pooled))
-        return sources.linear(layers.output, sources.norm(freeze_norm(layers.norm, pooled), pooled_parts))
+        return linear(layers.output, freeze_norm(layers.norm, pooled).apply(pooled_parts))
     raise ValueError(f"the output of task {config.task} is not decomposed")
 
 
@@ -207,5 +141,5 @@ def pool(parts: Tensor, hidden: Tensor, pooling: Pooling, place: Tensor | None =
     return parts[0 if pooling == "cls" else -1]
 
 
-def _dense(module: nn.Linear, activation: LayerActivation, pooled: Tensor, parts: Tensor, sources: Sources) -> Tensor:
-    return sources.linear(module, parts) * FACTORS[activation](module(pooled))
+def _dense(module: nn.Linear, activation: LayerActivation, pooled: Tensor, parts: Tensor) -> Tensor:
+    return linear(module, parts) * FACTORS[activation](module(pooled))

@@ -8,7 +8,7 @@ form, so that no z is too small to divide by; at z = 0 each has the limit from a
 
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -41,10 +41,25 @@ class FrozenNorm(NamedTuple):
         """Factors [..., S], one a vector, divided by the deviations."""
         return factors if self.reciprocal is None else factors * self.reciprocal
 
+    def apply(self, parts: Tensor) -> Tensor:
+        """The norm of parts [S, N, D] with S deviations, or of [N, D] with N or one."""
+        if self.reciprocal is None or self.weight is None:
+            return parts
+        centred = parts - parts.mean(dim=-1, keepdim=True) if self.is_centred else parts
+        scale = self.reciprocal[..., None] * self.weight
+        return centred * (scale[..., None, :] if scale.dim() < parts.dim() else scale)
+
+
+def linear(module: nn.Linear, parts: Tensor) -> Tensor:
+    """A linear layer on parts [..., N, C], without its bias."""
+    rows = nn.functional.linear(parts.reshape(-1, parts.shape[-1]), module.weight)  # two dimensions: one `Gemm`
+    return rows.view(*parts.shape[:-1], -1)
+
 
 class FrozenLayer(NamedTuple):
-    """A layer at one text."""
+    """A layer at one text: linear, so that it takes parts [S, N, D] of each token's vector, one a source."""
 
+    module: EncoderLayer
     hidden: Tensor  # [S, D], what the layer gives
     weights: Tensor  # [H, S, S], attention weights, times the query's output gate if there is one
     values: Tensor | None  # [S, G*V], factors of the activation on values; None for no activation
@@ -63,6 +78,54 @@ class FrozenLayer(NamedTuple):
             feed_forward_norm=self.feed_forward_norm.at(places),
             feed_forward_output_norm=self.feed_forward_output_norm.at(places),
         )
+
+    def through(self, parts: Tensor, first_values: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The whole layer, [S, N, D] -> [S, N, D], and the parts of its values [S, N, G*V] for a value residual."""
+        read = self.read(parts)
+        values = self.weighed(read, first_values)
+        middle = self.after_attention(parts, self.attended(read, values))
+        added = linear(self.module.feed_forward.down, self.inner(middle))
+        return self.after_feed_forward(middle, added), values
+
+    def read(self, parts: Tensor) -> Tensor:
+        """What attention reads."""
+        return self.attention_norm.apply(parts) if self.module.pre_norm else parts
+
+    def weighed(self, read: Tensor, first_values: Tensor | None) -> Tensor | None:
+        """The values that attention weighs, [S, N, G*V]; None of a layer without heads."""
+        attention = self.module.attention
+        if not attention.num_heads:
+            return None
+        projected = linear(attention.value, read)
+        own = projected if self.values is None else projected * self.values[:, None]
+        return attention.stream.mix_with(first_values, own)
+
+    def attended(self, read: Tensor, values: Tensor | None) -> Tensor:
+        """What attention adds, [S, N, D]."""
+        if values is None:
+            return torch.zeros_like(read)
+        attention, (size, count) = self.module.attention, values.shape[:2]
+        heads = attention.num_heads
+        split = attention.per_query_head(values).view(size, count, heads, -1)
+        of_heads = split.permute(2, 0, 1, 3).reshape(heads, size, -1)  # [H, S, N*V]
+        context = (self.weights @ of_heads).view(heads, size, count, -1).permute(1, 2, 0, 3)  # [S, N, H, V]
+        return linear(attention.output, context.flatten(2))
+
+    def after_attention(self, parts: Tensor, attended: Tensor) -> Tensor:
+        """The residual stream behind attention."""
+        middle = parts + self.attention_output_norm.apply(attended)
+        return middle if self.module.pre_norm else self.attention_norm.apply(middle)
+
+    def inner(self, middle: Tensor) -> Tensor:
+        """Between the feed-forward's products, [S, N, intermediate]."""
+        expanded = self.feed_forward_norm.apply(middle) if self.module.pre_norm else middle
+        factors = self.feed_forward
+        return linear(self.module.feed_forward.up, expanded) * (factors[:, None] if factors.dim() < 3 else factors)
+
+    def after_feed_forward(self, middle: Tensor, added: Tensor) -> Tensor:
+        """What the layer gives, from what its feed-forward adds."""
+        last = middle + self.feed_forward_output_norm.apply(added)
+        return last if self.module.pre_norm else self.feed_forward_norm.apply(last)
 
 
 class FrozenEncoder(NamedTuple):
@@ -86,8 +149,7 @@ def freeze(encoder: Encoder, input_ids: Tensor, token_type_ids: Tensor | None = 
     first = encoder.first_values(hidden)
     layers: list[FrozenLayer] = []
     for layer, terms in zip(encoder.layers, encoder.position_terms(tokens, hidden.dtype), strict=True):
-        assert isinstance(layer, EncoderLayer)  # noqa: S101 - an encoder holds no others
-        layers.append(_freeze_layer(layer, hidden, tokens, terms, first if layers else None))
+        layers.append(_freeze_layer(cast(EncoderLayer, layer), hidden, tokens, terms, first if layers else None))
         hidden = layers[-1].hidden
     last = encoder.final_norm(hidden)
     output = encoder.task_layers(Encoded(last, last[None], tokens, encoder.embeddings.token.weight))
@@ -131,6 +193,7 @@ def _freeze_layer(
     added = layer.feed_forward(expanded)
     last = middle + layer.feed_forward_output_norm(added)
     return FrozenLayer(
+        module=layer,
         hidden=last if is_pre else layer.feed_forward_norm(last),
         weights=_gated(heads.weights, attention.stream.output_gates(read)),
         values=FACTORS[activation](attention.value(read)) if has_activation else None,
