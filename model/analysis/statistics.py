@@ -21,23 +21,7 @@ A statistic that a text does not define is None for every head, never 0 and neve
 normalized_entropy of one token, confidence and other_to_special where every token is special, special_to_special where
 none is, repeated_token where none repeats. Mass on a kind of token that the text does not hold is defined, it is 0.
 
-Patterns of the head report, which take more than one text's weights or more time:
-
-    sink                mean_i of a_i,0: what the first token takes
-    offset_rate         share of the rows with a key `offset` places on whose largest weight stands there (Voita et al.
-                        2019 call a head positional from 0.9)
-    rare_token          share of the queries not in S whose largest weight on a key not in S is on the rarest such token
-                        of the text (Voita et al. 2019); only of texts in which one token is rarer than every other,
-                        with at least 5 tokens not in S, so that chance is low
-    variability         sum_x sum_ij |a_ij(x) - mean_x a_ij| / (2 sum_x sum_ij a_ij(x)) over the first N positions of
-                        texts x (Vig & Belinkov 2019): 0 for a head that does not look at content
-    jensen_shannon      KL(p || m) / 2 + KL(q || m) / 2 of two heads' rows p and q, m = (p + q) / 2, in nats: 0 for
-                        equal rows, ln 2 for rows without a key in common (Clark et al. 2019, section 6). Mean over a
-                        text's queries; Clark et al. sum over queries and documents, so theirs grow with the corpus
-    predict_heads       the head word of a dependent word d in a dependency parse, read from a map between words (Clark
-                        et al. 2019, section 5): argmax_j a_dj (dependent_to_head), or argmax_i a_id, the word that
-                        looks at d most (head_to_dependent). d itself and special tokens are no candidates
-    best_offset         the rule to beat: "the head word stands o places after the dependent", the best o of a relation
+Behind them stand the patterns of the head report, which take more than one text's weights or more time.
 """
 
 import math
@@ -169,7 +153,11 @@ def _require_whole_rows(weights: Float32Array) -> None:
 
 
 def jensen_shannon(weights: Float32Array) -> Float64Array:
-    """Divergence of every head from every other on one text, mean over queries, [H, Q, K] -> [H, H], at most ln 2."""
+    """KL(p || m) / 2 + KL(q || m) / 2 of every two heads' rows p and q, m their mean, in nats, [H, Q, K] -> [H, H].
+
+    Mean over a text's queries: 0 for equal rows, ln 2 for rows without a key in common (Clark et al. 2019, section 6,
+    who sum over queries and documents, so that theirs grow with the corpus).
+    """
     entropies = row_entropy(weights)  # [H, Q]
     heads = len(weights)
     divergences = np.zeros((heads, heads))
@@ -190,7 +178,7 @@ def sink(weights: Float32Array) -> Float64Array:
 def offset_rate(weights: Float32Array, offset: int) -> Float64Array | None:
     """Share of rows whose largest weight is `offset` places on, [H, n, n] -> [H]; None where no row has such a key.
 
-    Of equal weights the first counts, as in `numpy.argmax`: uniform rows point to key 0.
+    Voita et al. 2019 call a head positional from 0.9. Of equal weights the first counts: uniform rows point to key 0.
     """
     rows = np.arange(weights.shape[-1])
     rows = rows[(rows + offset >= 0) & (rows + offset < len(rows))]
@@ -206,8 +194,8 @@ FEWEST_ORDINARY = 5
 def rare_token(weights: Float32Array, counts: IntArray, special: BoolArray) -> Float64Array | None:
     """Share of ordinary queries that look most at the text's rarest ordinary token, [H, n, n] -> [H].
 
-    `counts` [n] are how often each token's id occurs in the corpus. None where the text has no single rarest token, or
-    is too short.
+    As Voita et al. 2019 do. `counts` [n] are how often each token's id occurs in the corpus. None where the text has no
+    single rarest token, or so few tokens that chance is high.
     """
     places = np.flatnonzero(~special)
     if len(places) < FEWEST_ORDINARY or np.count_nonzero(counts[places] == counts[places].min()) > 1:
@@ -221,7 +209,8 @@ def rare_token(weights: Float32Array, counts: IntArray, special: BoolArray) -> F
 def variability(first_positions: Float32Array) -> Float64Array:
     """How much each head's weights between the first N positions differ from text to text, [X, H, N, N] -> [X, H].
 
-    The head's variability is the mean over the X texts, 0 to 1.
+    sum_ij |a_ij(x) - mean_x a_ij| / (2 mean_x sum_ij a_ij(x)); the head's variability is the mean over the X texts
+    (Vig & Belinkov 2019), 0 to 1, 0 for a head that does not look at content.
     """
     mean = first_positions.mean(axis=0, dtype=np.float64)  # [H, N, N]
     difference = np.abs(first_positions - mean).sum(axis=(-2, -1))
@@ -236,7 +225,8 @@ DIRECTIONS = ("dependent_to_head", "head_to_dependent")
 def predict_heads(weights: Float32Array, candidates: BoolArray) -> IntArray:
     """The head word that each head predicts for each word, [H, W, W] -> places [2, H, W], in the order of `DIRECTIONS`.
 
-    `candidates` [W] are the words that may be predicted.
+    Of a dependency parse (Clark et al. 2019, section 5): for a dependent d argmax_j a_dj, or argmax_i a_id, the word
+    that looks at d most. `candidates` [W] are the words that may be predicted; d itself never is.
     """
     allowed = np.broadcast_to(candidates, weights.shape[-2:]).copy()
     np.fill_diagonal(allowed, False)
@@ -246,7 +236,7 @@ def predict_heads(weights: Float32Array, candidates: BoolArray) -> IntArray:
 
 
 def best_offset(offsets: Iterable[int]) -> tuple[int, float]:
-    """The most frequent distance from dependent to head word, and its share; the nearer of equally frequent ones."""
+    """The rule to beat: the most frequent distance from dependent to head word, and its share; of equals the nearer."""
     counted = Counter(offsets)
     offset, hits = min(counted.items(), key=lambda item: (-item[1], abs(item[0]), -item[0]))
     return offset, hits / counted.total()
