@@ -1,7 +1,12 @@
-"""Commands whose flags another package describes with argparse: shown and completed as all others, read over there."""
+"""Commands that are read when they are wanted, until when each is a name and a line of help.
+
+Those of this package are functions of Typer's; others have flags that argparse describes, which are shown and completed
+as all others, and read over there.
+"""
 
 import argparse
 import difflib
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -9,8 +14,35 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from polyhead.output import one_line_failures
+
 Parser = Callable[[], argparse.ArgumentParser]
 Run = Callable[[list[str]], int]
+
+
+class Own(TyperCommand):
+    """A command of this package, a function whose failures are one line; examples stand last in its docstring."""
+
+    def __init__(self, name: str, short: str, module: str, function: str = "") -> None:
+        super().__init__(name, short_help=short, rich_markup_mode=None)
+        self._module, self._function = module, function or name
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The flags, and `--help`; reads all that the function says."""
+        if self.callback is None:
+            with one_line_failures(ctx.command_path):
+                function = getattr(importlib.import_module(self._module), self._function)
+            described, begin, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
+            app = typer.Typer(add_completion=False, rich_markup_mode=None)
+            app.command(help=described, epilog=f"\b\nexamples:\n{examples}" if begin else None)(function)
+            made: Any = typer.main.get_command(app)
+            self.help, self.epilog, self.params, self.callback = made.help, made.epilog, made.params, made.callback
+        return list(super().get_params(ctx))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs it."""
+        with one_line_failures(ctx.command_path):
+            return super().invoke(ctx)
 
 
 class Described(TyperCommand):
@@ -21,17 +53,12 @@ class Described(TyperCommand):
         self._parser, self._run = parser, run
         self._takes_beginnings: bool | None = None
 
-    def describe(self) -> None:
-        """Reads the flags once."""
-        if self._takes_beginnings is not None:
-            return
-        parser = self._parser()
-        self.help, self.epilog = _unwrapped(parser.description), _unwrapped(parser.epilog)
-        self.params, self._takes_beginnings = _params(parser), parser.allow_abbrev
-
     def get_params(self, ctx: Any) -> list[Any]:
-        """The flags, and `--help`."""
-        self.describe()
+        """The flags, and `--help`; reads them once."""
+        if self._takes_beginnings is None:
+            parser = self._parser()
+            self.help, self.epilog = _unwrapped(parser.description), _unwrapped(parser.epilog)
+            self.params, self._takes_beginnings = _params(parser), parser.allow_abbrev
         return list(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -1,70 +1,105 @@
 """`polyhead encode`: texts in, embeddings out, on this machine and without a server."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+import typer
 
-from polyhead.models import load_engine
+from polyhead.models import ModelFlag, load_engine
 from polyhead.output import OutputError, say
-from polyhead.texts import Fields, InputError, Row, as_they_come, count_texts, read_texts
+from polyhead.texts import (
+    TEXT_PAIR,
+    FieldFlag,
+    Fields,
+    FormatFlag,
+    IdFlag,
+    InputError,
+    Source,
+    SourceFlag,
+    Texts,
+    as_they_come,
+    count_texts,
+)
 from polyhead.vectors import open_output
 from service.machine import bound_heap
 
 PORTION = 4096  # most texts in memory at once
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where texts come from: the command line, else a file, else standard input."""
-
-    texts: tuple[str, ...]  # of the command line; two by two where pairs are read
-    path: str  # of a file, or `-`
-    fields: Fields
-    kind: str | None = None  # of the file, instead of its ending's
-
-    def rows(self) -> Iterator[Row]:
-        """Every text, or pair of texts, that a tokenizer can read.
-
-        Raises:
-            InputError: bytes of another encoding (in arguments), halves of a character (in JSON), or as `read_texts`.
-        """
-        rows = self._of_arguments() if self.texts else read_texts(self.path, self.fields, self.kind)
-        for number, row in enumerate(rows, 1):
-            try:
-                (row.text if isinstance(row.text, str) else "\n".join(row.text)).encode()
-            except UnicodeEncodeError as error:
-                raise InputError(f"text {number}: not UTF-8 (character {error.start + 1} of the text)") from error
-            yield row
-
-    def _of_arguments(self) -> Iterator[Row]:
-        if self.fields.pair is None:
-            return map(Row, self.texts)
-        return map(Row, zip(self.texts[::2], self.texts[1::2], strict=True))
-
-
 def encode(
-    source: Source, model: Path | None, output: str | None, options: Mapping[str, Any], *, is_quiet: bool
+    context: typer.Context,
+    *,
+    texts: Texts = None,
+    model: ModelFlag = None,
+    source: SourceFlag = None,
+    field: FieldFlag = "text",
+    id_field: IdFlag = None,
+    kind: FormatFlag = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="read two texts together: arguments two by two, lines with a tab between")
+    ] = False,
+    pair_field: Annotated[
+        str | None, typer.Option(help="the same of a pair's second text, with --pairs [default: text_pair]")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="FILE", help="file to write: .npy, .parquet or .jsonl [default: JSON lines]")
+    ] = None,
+    dimensions: Annotated[int | None, typer.Option(help="truncate vectors to this many dimensions")] = None,
+    no_normalize: Annotated[
+        bool, typer.Option("--no-normalize", help="leave the vectors' lengths as they are")
+    ] = False,
+    no_truncate: Annotated[
+        bool, typer.Option("--no-truncate", help="refuse texts longer than the model reads, which are cut otherwise")
+    ] = False,
+    prompt_name: Annotated[str | None, typer.Option(help="one of the model's prompts, such as query")] = None,
+    prompt: Annotated[str | None, typer.Option(help="text to put before each text")] = None,
+    aggregation: Annotated[
+        Literal["none", "simple", "first", "average", "max"] | None,
+        typer.Option(help="of a model that labels tokens: how they become entities"),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar, no last line")] = False,
 ) -> None:
-    """Encodes texts by `Engine.encode`'s options and writes them, a portion at a time; says how many were cut.
+    """Encode texts, files or standard input, without a server.
 
-    Without a model it is the default one, without an output JSON lines on standard output.
+    As `POST /encode` does: the same vectors, to the bit.
+
+    Examples:
+      polyhead encode "The cat sat on the mat."              one line of JSON
+      polyhead encode --input texts.txt --output out.npy     a text a line, float32 [texts, dimensions]
+      polyhead encode --input docs.jsonl --field body --output out.parquet
+      cat texts.txt | polyhead encode --dimensions 64 > out.jsonl
+      polyhead encode --model artifacts/ranker --pairs "Where did the cat sit?" "The cat sat on the mat."
+
+    Exit code 0: everything is written; 1: no file is, and the last line on stderr says why; 2: wrong command line.
     """
+    if pair_field and not pairs:
+        context.fail("--pair-field: only with --pairs")
+    named = Fields(field, (pair_field or TEXT_PAIR) if pairs else None, id_field)
+    given = {"dimensions": dimensions, "prompt_name": prompt_name, "prompt": prompt, "truncate": not no_truncate}
+    given |= {"normalize": False if no_normalize else None, "aggregation": aggregation}
+    _encode(Source.given(context, texts, source, kind, named), model, output, given, is_quiet=quiet)
+
+
+def _encode(source: Source, model: Path | None, output: str | None, options: dict[str, Any], *, is_quiet: bool) -> None:
+    """Encodes a portion at a time by `Engine.encode`'s options and `aggregation`, and says how many were cut."""
     bound_heap()
     if output is not None and output.lower().endswith(".npy") and source.fields.id is not None:
         raise OutputError(f"{output}: an array has no place for ids; name a file that ends in .parquet or .jsonl")
+    aggregation = options.pop("aggregation")
     with open_output(output) as write, load_engine(model) as engine:
-        options = _for_task(options, engine.manifest.task)
+        if aggregation is not None or engine.manifest.task == "token_classification":
+            options["entities"] = {"aggregation": aggregation or "simple"}
+            options["long_texts"] = "windows" if options["truncate"] else None
         name = "inputs" if source.fields.pair is None else "pairs"
         count = cut = size = 0
         with _progress(source, output, is_quiet=is_quiet) as progress:
             for portion in as_they_come(source.rows(), PORTION):
-                given: dict[str, Any] = {name: [row.text for row in portion], "progress": progress}
-                encoded = engine.encode(**given, **options)
+                texts: Any = {name: [row.text for row in portion]}
+                encoded = engine.encode(**texts, progress=progress, **options)
                 write(portion, encoded)
                 cut += sum(item["truncated"] for item in encoded.items)
                 count += len(portion)
@@ -76,16 +111,6 @@ def encode(
         say(f"polyhead encode: wrote {count:,}{f' x {size:,}' if size else ''} to {output}, {cut:,} cut")
     if cut:
         say(f"polyhead encode: {cut} of {count} texts were cut to the {longest} tokens that the model reads")
-
-
-def _for_task(options: Mapping[str, Any], task: str) -> dict[str, Any]:
-    """`Engine.encode`'s options: of a token classifier entities, long texts in windows unless they are refused."""
-    given = dict(options)
-    aggregation = given.pop("aggregation", None)
-    if aggregation is not None or task == "token_classification":
-        given["entities"] = {"aggregation": aggregation or "simple"}
-        given["long_texts"] = "windows" if given["truncate"] else None
-    return given
 
 
 @contextmanager

@@ -1,32 +1,52 @@
 """`polyhead explain A [B]`: which tokens make two texts similar, or give a classifier's logit."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import orjson
+import typer
 
-from polyhead.models import load_engine
+from polyhead.models import ModelFlag, load_engine
 from polyhead.output import say, write
 from polyhead.texts import InputError
-from service.answers.explained import Explained, ExplainedScore
+
+if TYPE_CHECKING:
+    from service.answers.explained import Explained, ExplainedScore
 
 BIASES = "biases"
 Term = tuple[float, str, str]
 
 
 def explain(
-    a: str,
-    b: str | None,
-    model: Path | None,
+    a: Annotated[str, typer.Argument(metavar="A", help="a text")],
+    b: Annotated[
+        str | None, typer.Argument(metavar="B", help="another; of a model that reads pairs, the second of the pair")
+    ] = None,
     *,
-    through: Literal["pooling", "network"],
-    at: int | None,
-    top: int,
-    as_json: bool,
+    model: ModelFlag = None,
+    through: Annotated[
+        Literal["pooling", "network"],
+        typer.Option(help="what terms are of: the last layer's token vectors, or the input tokens"),
+    ] = "pooling",
+    at: Annotated[
+        int | None,
+        typer.Option(min=0, help="of a model that labels tokens: a character of A, whose token is explained"),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="terms to print")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="every term, as JSON")] = False,
 ) -> None:
-    """Prints the largest terms of a similarity or a logit, or every one as JSON; says which texts were cut."""
+    """Show which tokens make two texts similar, or give a classifier's logit.
+
+    The similarity is a sum over pairs of tokens, one of each text, special tokens included. The table shows the largest
+    terms, as numbers and as shares of the sum; all others stand together in its last line. With --through network a
+    classifier's largest logit is a sum over the input tokens, and the table shows its terms of the largest size.
+
+    Examples:
+      polyhead explain "A cat sat down." "The kitten is resting."
+      polyhead explain --json "A cat sat down." "The kitten is resting."    all of it, as `POST /explain` answers
+      polyhead explain --model artifacts/sentiment --through network "I like it."    a classifier's logit
+    """
     given: dict[str, Any] = {} if at is None else {"at": at}
     explained: Explained | ExplainedScore
     with load_engine(model) as engine:
@@ -49,7 +69,7 @@ def explain(
         say(f"polyhead explain: {cut} of {len(texts)} texts were cut to the {longest} tokens that the model reads")
 
 
-def table(explained: Explained, top: int) -> Iterator[str]:
+def table(explained: "Explained", top: int) -> Iterator[str]:
     """The lines to print of a similarity, the largest terms first."""
     similarity, cells = float(explained.similarity), explained.contributions
     rows, columns = np.unravel_index(np.argsort(-cells, axis=None, kind="stable")[:top], cells.shape)
@@ -60,7 +80,7 @@ def table(explained: Explained, top: int) -> Iterator[str]:
     yield from _terms(similarity, terms, float(cells.sum(dtype=np.float64)))
 
 
-def score_table(explained: ExplainedScore, top: int) -> Iterator[str]:
+def score_table(explained: "ExplainedScore", top: int) -> Iterator[str]:
     """The lines to print of the largest logit, the terms of the largest size first."""
     label = int(explained.logits.argmax())
     logit, values = float(explained.logits[label]), explained.contributions[label]

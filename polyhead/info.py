@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from model.artifact import TOKENIZER, Artifact, ArtifactError, Manifest, read_manifest
+from polyhead.models import ArtifactArgument, SameAsFlag, named_artifact
 from polyhead.output import write
 from service.errors import one_line
 from service.inference.openvino_backend import load_backend
@@ -15,27 +17,37 @@ MIB = 2**20
 OUTPUTS = {"multi_vector": "a vector a token", "token_classification": "labels of tokens"}
 
 
-def info(directory: Path, *, as_json: bool) -> None:
-    """Prints what the manifest says; nothing is loaded and no hash is computed."""
-    manifest = read_manifest(directory)
+def info(
+    context: typer.Context,
+    artifact: ArtifactArgument = None,
+    model: SameAsFlag = None,
+    as_json: Annotated[bool, typer.Option("--json", help="the whole manifest, as JSON")] = False,
+) -> None:
+    """Describe an artifact: its model, task, network and files. `polyhead verify` checks the files."""
+    manifest = read_manifest(named_artifact(context, artifact, model))
     if as_json:
         write(json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False).encode() + b"\n")
     else:
         write("".join(f"{name + ':':<12}{value}\n" for name, value in describe(manifest).items()))
 
 
-def verify(directory: Path) -> None:
-    """Hashes every file and loads the graph; says that all is well, or raises `ArtifactError`."""
-    artifact = Artifact.open(directory)
+def verify(context: typer.Context, artifact: ArtifactArgument = None, model: SameAsFlag = None) -> None:
+    """Check an artifact's files, and that it loads.
+
+    Every file has the size and SHA-256 that the manifest says, the tokenizer can be read, and the graph loads. Exit
+    code 0: all of it is so; 1: it is not, and one line on stderr says what; 2: wrong command line.
+    """
+    directory = named_artifact(context, artifact, model)
+    opened = Artifact.open(directory)
     try:
-        longest = artifact.manifest.max_sequence_length
-        Tokenizer.load(artifact.path(TOKENIZER), longest, threads=1).close()
-        load_backend(artifact, workers=1, intra_op_threads=1, provider="cpu").close()
+        longest = opened.manifest.max_sequence_length
+        Tokenizer.load(opened.path(TOKENIZER), longest, threads=1).close()
+        load_backend(opened, workers=1, intra_op_threads=1, provider="cpu").close()
     except ArtifactError:
         raise
     except Exception as error:  # whatever a library raises: the artifact cannot be used
         raise ArtifactError(f"{directory} does not load: {one_line(error)}") from error
-    write(f"{directory}: {len(artifact.manifest.files)} files as the manifest says, the graph loads\n")
+    write(f"{directory}: {len(opened.manifest.files)} files as the manifest says, the graph loads\n")
 
 
 def describe(manifest: Manifest) -> dict[str, str]:

@@ -18,16 +18,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
+
+import typer
 
 from export.errors import ExportError, SourceError
 from export.sources import ALLOW_PICKLES, DEFAULT_MODEL, DEFAULT_SHA256, Folder, find_folder
 from model.artifact import MANIFEST, OPENVINO, ArtifactError, read_manifest, write_whole
 from model.processor import processor_name
-from polyhead import Engine
 from polyhead.output import say
 from service.errors import one_line
 from service.machine import own_version, usable_cores
+
+if TYPE_CHECKING:
+    from polyhead.engine import Engine
 
 DEFAULT_ARTIFACT = Path("artifacts/all-MiniLM-L6-v2")
 VARIABLE = "POLYHEAD_MODEL"  # what the service reads the same setting from
@@ -36,6 +41,15 @@ MODEL_ID = re.compile(r"[\w.-]+/[\w.-]+")  # of the hub
 COMMIT = re.compile(r"[0-9a-f]{40}")
 TUNED = ".tuned"  # what `polyhead tune --write` chose, a file a model
 REFERENCES = ".revisions"  # of branches on the hub, as they were when a model was exported
+DEFAULT_SAID = "[default: POLYHEAD_MODEL, else artifacts/all-MiniLM-L6-v2]"
+ArtifactArgument = Annotated[
+    Path | None, typer.Argument(metavar="ARTIFACT", help=f"artifact, made by `polyhead export` {DEFAULT_SAID}")
+]
+ModelFlag = Annotated[
+    Path | None, typer.Option("--model", metavar="DIR", help=f"artifact, made by `polyhead export` {DEFAULT_SAID}")
+]
+SameAsFlag = Annotated[Path | None, typer.Option("--model", metavar="DIR", help="the same, as a flag")]
+TWICE = "--model is the argument as a flag: give one of the two"
 EXPORTERS = ("torch", "onnx", "onnxscript", "onnx-ir")  # whose versions an artifact depends on
 
 
@@ -50,12 +64,24 @@ def default_artifact() -> Path:
     return DEFAULT_ARTIFACT
 
 
-def load_engine(named: Path | None) -> Engine:
+def named_artifact(context: typer.Context, argument: Path | None, flag: Path | None) -> Path:
+    """The artifact that a command line names, or the default one."""
+    if argument and flag:
+        context.fail(TWICE)
+    found = argument or flag or default_artifact()
+    if is_hub_id(found):
+        raise ArtifactError(f"{found} is no folder here: `polyhead export {found}` makes an artifact of it")
+    return found
+
+
+def load_engine(named: Path | None) -> "Engine":
     """The engine of an artifact, or of a model that is exported first; of None the default artifact's.
 
     Raises:
         ArtifactError, ExportError: it cannot be had; the message names it.
     """
+    from polyhead.engine import Engine  # noqa: PLC0415 - a command's --help answers without it
+
     model = named or default_artifact()
     try:
         return Engine.load(model)

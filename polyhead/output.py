@@ -3,10 +3,13 @@
 import sys
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
+from typing import Annotated
 
 import typer
 
 FAILED, INTERRUPTED = 1, 130  # the second as a shell counts a program that Ctrl-C ended
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="JSON lines")]
 
 
 class OutputError(Exception):

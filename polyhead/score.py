@@ -1,36 +1,90 @@
 """`polyhead rerank`, `similar` and `classify`: a score a text, as a table for people or as JSON lines."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
+import typer
 
-from polyhead.encode import Source
-from polyhead.models import load_engine
-from polyhead.output import write
-from polyhead.texts import InputError, Row
+from polyhead.models import ModelFlag, load_engine
+from polyhead.output import JsonFlag, write
+from polyhead.texts import FieldFlag, Fields, FormatFlag, IdFlag, InputError, Row, Source, SourceFlag, Texts
+
+TopFlag = Annotated[int | None, typer.Option(min=1, help="only the best N [default: all]")]
 
 
-def rerank(query: str, source: Source, model: Path | None, *, top: int | None, as_json: bool) -> None:
-    """Prints documents in the order of their scores, best first."""
-    rows = _all_rows(source)
+def rerank(
+    context: typer.Context,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="what documents are compared with")],
+    documents: Texts = None,
+    *,
+    model: ModelFlag = None,
+    source: SourceFlag = None,
+    field: FieldFlag = "text",
+    id_field: IdFlag = None,
+    kind: FormatFlag = None,
+    top: TopFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Order documents by how well they fit a query, best first, as `POST /rerank` does.
+
+    Examples:
+      polyhead rerank "Where did the cat sit?" "It rained all day." "The cat sat on the mat."
+      polyhead rerank "Where did the cat sit?" --input docs.csv --field body --id key --top 10 --json
+    """
+    rows = _all_rows(Source.given(context, documents, source, kind, Fields(field, None, id_field)))
     with load_engine(model) as engine:
         ranked = engine.rerank(query, _texts(rows), top_n=top)
     _print([(one.index, float(one.score)) for one in ranked], rows, as_json=as_json)
 
 
-def similar(text: str, source: Source, model: Path | None, *, as_json: bool) -> None:
-    """Prints how similar each of some texts is to the first, in their order."""
-    rows = _all_rows(source)
+def similar(
+    context: typer.Context,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="a text")],
+    others: Annotated[list[str] | None, typer.Argument(metavar="OTHER", help="others; - is standard input")] = None,
+    *,
+    model: ModelFlag = None,
+    source: SourceFlag = None,
+    field: FieldFlag = "text",
+    id_field: IdFlag = None,
+    kind: FormatFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Score a text with each of others, in their order: cosines of an embedder, a reranker's own scores.
+
+    Examples:
+      polyhead similar "A cat sat down." "The kitten rests." "It rained."
+      cat lines.txt | polyhead similar "A cat sat down." -
+    """
+    rows = _all_rows(Source.given(context, others, source, kind, Fields(field, None, id_field)))
     with load_engine(model) as engine:
         scores = engine.score(text, _texts(rows))
     _print(list(enumerate(scores.tolist())), rows, as_json=as_json)
 
 
-def classify(source: Source, labels: Sequence[str], model: Path | None, *, top: int | None, as_json: bool) -> None:
-    """Prints labels and their scores, best first: a classifier's own, or those that are given, of any model."""
-    rows = _all_rows(source)
+def classify(
+    context: typer.Context,
+    texts: Texts = None,
+    *,
+    model: ModelFlag = None,
+    source: SourceFlag = None,
+    field: FieldFlag = "text",
+    id_field: IdFlag = None,
+    kind: FormatFlag = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option("--label", help="a label to choose from, any number of times, as POST /zero-shot"),
+    ] = None,
+    top: TopFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Name the labels of texts and their scores, best first: a classifier's own, or yours by --label.
+
+    Examples:
+      polyhead classify --model artifacts/sentiment "I like it."
+      polyhead classify "The cat sat on the mat." --label animals --label weather    labels of your own, any model
+    """
+    rows = _all_rows(Source.given(context, texts, source, kind, Fields(field, None, id_field)))
     with load_engine(model) as engine:
         if labels:
             found = [

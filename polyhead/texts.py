@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+import typer
 
 STANDARD_INPUT = "-"
 TEXT, TEXT_PAIR = "text", "text_pair"  # names of a text and a pair's second one, unless others are given
@@ -48,43 +50,97 @@ class Fields:
         return {name: flag for name, flag in named.items() if name is not None}
 
 
+Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="texts; - is standard input")]
+SourceFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--input", metavar="FILE", help="file to read: .jsonl, .parquet, .csv, .tsv, else a text a line; also .gz"
+    ),
+]
+FieldFlag = Annotated[str, typer.Option(help="the text's name in .jsonl, its column in tables")]
+IdFlag = Annotated[str | None, typer.Option("--id", metavar="FIELD", help="name of ids, which are carried along")]
+FormatFlag = Annotated[
+    Literal["lines", "jsonl", "csv", "tsv"] | None,
+    typer.Option("--format", help="of the file, instead of its ending's, or of standard input"),
+]
+
+
 class InputError(Exception):
     """A file that holds no texts; the message names the file, the line and the expectation."""
 
 
-def read_texts(source: str, fields: Fields, kind: str | None = None) -> Iterator[Row]:
-    """The texts of a file: `.jsonl`, `.parquet`, `.csv`, `.tsv`, else one text a line; `-` is standard input.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where texts come from: the command line, else a file, else standard input."""
 
-    Args:
-        source: path of the file; all but `.parquet` may be compressed, `.gz` behind the ending.
-        fields: what the file calls the texts.
-        kind: lines, jsonl, csv or tsv, instead of the ending's; of standard input, which has none, lines.
+    texts: Sequence[str]  # of the command line; two by two where pairs are read
+    path: str  # of a file, or `-`; all but `.parquet` may be compressed, `.gz` behind the ending
+    fields: Fields
+    kind: str | None = None  # of the file, instead of its ending's; of standard input, which has none, lines
 
-    Raises:
-        InputError: the file cannot be read, or holds something else.
-    """
-    path, is_standard_input = Path(source), source == STANDARD_INPUT
-    name = "standard input" if is_standard_input else source
-    if is_standard_input and sys.stdin is None:  # closed before we came
-        raise InputError("standard input is closed")
-    ending = f".{kind}" if kind else _ending(path)
-    try:
-        if ending == ".parquet":
-            yield from _columns(path, fields)
-            return
-        with _standard_input() if is_standard_input else _opened(path) as file:
-            if ending in (".jsonl", ".ndjson"):
-                yield from _fields(file, name, fields)
-            elif ending in DELIMITERS:
-                yield from _cells(file, name, fields, DELIMITERS[ending])
-            elif ending == ".json":
-                raise InputError(f"{name} is one document: write an object a line as .jsonl, or name its --format")
-            elif fields.are_chosen:
-                raise InputError(f"{name} is read as lines of text, which have no ids and no fields: name its --format")
-            else:
-                yield from _rows(file, name, is_paired=fields.pair is not None)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
+    @classmethod
+    def given(
+        cls, context: typer.Context, given: list[str] | None, path: str | None, kind: str | None, fields: Fields
+    ) -> Self:
+        """The texts that a command line names."""
+        texts = given or []
+        if texts == [STANDARD_INPUT]:
+            texts, path = [], STANDARD_INPUT
+        if texts and (path or STANDARD_INPUT in texts):
+            context.fail("give texts, or --input FILE, or - for standard input: not both")
+        if texts and (kind or fields.are_chosen):
+            context.fail("--field, --id and --format are for files: texts of the command line have none of these")
+        if fields.pair is not None and len(texts) % 2:
+            context.fail(f"--pairs: {len(texts)} texts are no pairs: give two for each")
+        if not (texts or path) and (sys.stdin is None or sys.stdin.isatty()):  # None: it was closed
+            context.fail("no texts: give them as arguments, with --input FILE, or pipe them in")
+        return cls(texts, path or STANDARD_INPUT, fields, kind)
+
+    def rows(self) -> Iterator[Row]:
+        """Every text, or pair of texts, that a tokenizer can read.
+
+        Raises:
+            InputError: bytes of another encoding (in arguments), halves of a character (in JSON), a file that cannot be
+                read or holds something else.
+        """
+        for number, row in enumerate(self._of_arguments() if self.texts else self._of_file(), 1):
+            try:
+                (row.text if isinstance(row.text, str) else "\n".join(row.text)).encode()
+            except UnicodeEncodeError as error:
+                raise InputError(f"text {number}: not UTF-8 (character {error.start + 1} of the text)") from error
+            yield row
+
+    def _of_arguments(self) -> Iterator[Row]:
+        if self.fields.pair is None:
+            return map(Row, self.texts)
+        return map(Row, zip(self.texts[::2], self.texts[1::2], strict=True))
+
+    def _of_file(self) -> Iterator[Row]:
+        """`.jsonl`, `.parquet`, `.csv`, `.tsv`, else one text a line; `-` is standard input."""
+        path, fields, is_standard_input = Path(self.path), self.fields, self.path == STANDARD_INPUT
+        name = "standard input" if is_standard_input else self.path
+        if is_standard_input and sys.stdin is None:  # closed before we came
+            raise InputError("standard input is closed")
+        ending = f".{self.kind}" if self.kind else _ending(path)
+        try:
+            if ending == ".parquet":
+                yield from _columns(path, fields)
+                return
+            with _standard_input() if is_standard_input else _opened(path) as file:
+                if ending in (".jsonl", ".ndjson"):
+                    yield from _fields(file, name, fields)
+                elif ending in DELIMITERS:
+                    yield from _cells(file, name, fields, DELIMITERS[ending])
+                elif ending == ".json":
+                    raise InputError(f"{name} is one document: write an object a line as .jsonl, or name its --format")
+                elif fields.are_chosen:
+                    raise InputError(
+                        f"{name} is read as lines of text, which have no ids and no fields: name its --format"
+                    )
+                else:
+                    yield from _rows(file, name, is_paired=fields.pair is not None)
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _ending(path: Path) -> str:

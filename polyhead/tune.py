@@ -18,17 +18,30 @@ from http import HTTPStatus
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 import numpy as np
+import typer
 from tokenizers import Tokenizer
 
 from export.errors import SourceError
 from model.artifact import OPENVINO, TOKENIZER, Artifact, Manifest
 from model.processor import processor_name, vector_instructions
-from polyhead.models import Tuned, Wanted, exported, is_artifact, keep_tuned, name_to_export
+from polyhead.models import (
+    DEFAULT_SAID,
+    TWICE,
+    SameAsFlag,
+    Tuned,
+    Wanted,
+    default_artifact,
+    exported,
+    is_artifact,
+    keep_tuned,
+    name_to_export,
+)
 from polyhead.output import OutputError, say, write
+from service.machine import usable_cores
 from service.settings import BATCH_TOKENS
 
 Aim = Literal["throughput", "latency"]
@@ -104,6 +117,42 @@ class Measurement:
 
 Text = tuple[bytes, int]
 """A request, and the tokens that its text was made of."""
+
+
+def command(
+    context: typer.Context,
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="MODEL", help=f"artifacts, checkpoints' folders or Hugging Face ids {DEFAULT_SAID}"),
+    ] = None,
+    *,
+    model: SameAsFlag = None,
+    seconds: Annotated[float, typer.Option(min=0, help="time for each way, besides its start")] = 6.0,
+    cores: Annotated[
+        int | None, typer.Option(min=1, help="cores to share out [default: those this process may use]")
+    ] = None,
+    max_batch_tokens: Annotated[
+        list[int] | None,
+        typer.Option(min=1, metavar="TOKENS", help="also try batches of this size; may be given several times"),
+    ] = None,
+    aim: Annotated[
+        Aim | None,
+        typer.Option("--write", help="keep what is best at this for `polyhead serve MODEL` on this machine"),
+    ] = None,
+) -> None:
+    """Measure which precision, engine and use of this machine's cores suit a model.
+
+    A model that is no artifact is exported in every form that suits this processor: fp32 and int8, and with OpenVINO
+    fp32 and bf16. Each way to share out the cores (processes, workers, threads) serves each form for some seconds, to a
+    client on the same machine that sends texts of natural lengths over HTTP. The answer is a table with rate, waiting
+    time, memory and fidelity, and commands to copy: for the most texts a second, and for the shortest wait of a text
+    that comes alone. Sizes of batches are tried in the way that gave each form the most texts a second.
+    """
+    if cores is not None and cores > usable_cores():
+        context.fail(f"--cores must be from 1 to {usable_cores()}, those this process may use")
+    if models and model:
+        context.fail(TWICE)
+    tune(models or [model or default_artifact()], cores or usable_cores(), seconds, aim, max_batch_tokens or [])
 
 
 def tune(
