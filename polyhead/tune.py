@@ -50,12 +50,12 @@ TEXTS = 512
 BUSY_CLIENT = 0.8  # of a core: above it, a layout's figure may be the client's
 NOISE = 0.03  # two runs of one layout differ by as much: among those so near, the one with fewest processes is taken
 READY = "listening on "
+HEAD = "POST /encode HTTP/1.1\r\nHost: tune\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 # What would keep the client out, or answer something else than the model's speed.
 NOT_MEASURED = ("UDS", "ADMIN_PORT", "API_KEYS", "API_KEYS_FILE", "ALLOWED_HOSTS", "TRACE_ENDPOINT", "LOG_LEVEL")
 CONNECTIONS = 64  # requests under way while throughput is measured: enough that batches fill
 LATENCY_SHARE = 0.4  # of a layout's seconds, for requests that come one at a time
 WARM_UP_SHARE = 0.1
-SEED = 0
 # Lengths of English sentences and short paragraphs in tokens: log-normal, 33 on average, a tail to several hundred.
 MEDIAN_TOKENS, LENGTH_SPREAD = 25.0, 0.75
 
@@ -86,15 +86,12 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Answers in a time: texts and tokens a second, seconds of each request, the client's share of a core.
-
-    Where that share is near 1 the client was what held up.
-    """
+    """Answers in a time."""
 
     texts_per_second: float
     tokens_per_second: float
-    seconds: Sequence[float]
-    client_share: float
+    seconds: Sequence[float]  # of each request
+    client_share: float  # of a core; where it is near 1 the client was what held up
 
     def latency(self, share: float) -> float:
         """Seconds within which this share of the requests was answered."""
@@ -103,16 +100,13 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a form of a model and a layout gave: to requests of one text one at a time, and to many at once.
-
-    `memory`: megabytes of all processes after these, shared ones counted once; None if the system does not say.
-    """
+    """What a form of a model and a layout gave."""
 
     artifact: Path
     layout: Layout
-    alone: Rates
-    together: Rates
-    memory: float | None = None
+    alone: Rates  # requests of one text one at a time
+    together: Rates  # many at once
+    memory: float | None = None  # megabytes of all processes then, shared ones counted once, if the system says
 
 
 Text = tuple[bytes, int]
@@ -349,18 +343,11 @@ def _message(line: str) -> str:
 def natural_texts(tokenizer: Path, count: int, longest: int) -> list[Text]:
     """Texts of natural lengths, of at most `longest` tokens, from the words of a `tokenizer.json`, as requests."""
     read = Tokenizer.from_file(str(tokenizer))
-    generator = np.random.default_rng(SEED)
+    generator = np.random.default_rng(0)
     lengths = generator.lognormal(np.log(MEDIAN_TOKENS), LENGTH_SPREAD, count).round().astype(int).clip(3, longest)
     drawn = [generator.integers(0, read.get_vocab_size(), length).tolist() for length in lengths]
-    return [(_request(text), len(ids)) for text, ids in zip(read.decode_batch(drawn), drawn, strict=True)]
-
-
-def _request(text: str) -> bytes:
-    body = json.dumps({"inputs": text}).encode()
-    head = (
-        f"POST /encode HTTP/1.1\r\nHost: tune\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
+    bodies = [json.dumps({"inputs": text}).encode() for text in read.decode_batch(drawn)]
+    return [(HEAD.format(len(body)).encode() + body, len(ids)) for body, ids in zip(bodies, drawn, strict=True)]
 
 
 async def measure(address: tuple[str, int], texts: Sequence[Text], seconds: float) -> tuple[Rates, Rates]:

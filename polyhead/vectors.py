@@ -5,18 +5,20 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from polyhead import Encoded
 from polyhead.output import OutputError, write
 from polyhead.texts import TEXT, TEXT_PAIR, Row
 
+if TYPE_CHECKING:
+    from polyhead import Encoded
+
 Vectors = NDArray[np.float32]
-Write = Callable[[Sequence[Row], Encoded], None]
+Write = Callable[[Sequence[Row], "Encoded"], None]
 
 
 def open_output(target: str | None) -> AbstractContextManager[Write]:
@@ -64,7 +66,7 @@ def _to_lines(file: IO[bytes]) -> Iterator[Write]:
     yield lambda rows, encoded: file.writelines(_lines(rows, encoded))
 
 
-def _lines(rows: Sequence[Row], encoded: Encoded) -> Iterator[bytes]:
+def _lines(rows: Sequence[Row], encoded: "Encoded") -> Iterator[bytes]:
     column, has_labels = _column(encoded), encoded.kind == "scores"
     for row, item, value in zip(rows, encoded.items, encoded.values, strict=True):
         named = {} if row.id is None else {"id": row.id}
@@ -77,11 +79,11 @@ def _texts_of(row: Row) -> dict[str, str]:
     return {TEXT: row.text} if isinstance(row.text, str) else {TEXT: row.text[0], TEXT_PAIR: row.text[1]}
 
 
-def _column(encoded: Encoded) -> str:
+def _column(encoded: "Encoded") -> str:
     return "embedding" if encoded.kind == "embeddings" else encoded.kind
 
 
-def _one_array(encoded: Encoded) -> Vectors:
+def _one_array(encoded: "Encoded") -> Vectors:
     if isinstance(encoded.values, np.ndarray):
         return encoded.values
     what = {"sparse": "sparse vectors", "entities": "entities"}.get(encoded.kind, "several vectors a text")
@@ -97,7 +99,7 @@ def _to_npy(file: IO[bytes]) -> Iterator[Write]:
         described = {"descr": "<f4", "fortran_order": False, "shape": tuple(shape)}
         np.lib.format.write_array_header_1_0(file, described)
 
-    def write_rows(_rows: Sequence[Row], encoded: Encoded) -> None:
+    def write_rows(_rows: Sequence[Row], encoded: "Encoded") -> None:
         vectors = _one_array(encoded)
         if not shape[1]:
             shape[1] = vectors.shape[1]
@@ -131,7 +133,7 @@ def _to_parquet(file: IO[bytes]) -> Iterator[Write]:
     opened: list[Any] = []
     closing = ExitStack()
 
-    def write_rows(rows: Sequence[Row], encoded: Encoded) -> None:
+    def write_rows(rows: Sequence[Row], encoded: "Encoded") -> None:
         vectors = _one_array(encoded)
         flat = pyarrow.array(vectors.ravel(), pyarrow.float32())
         column = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
