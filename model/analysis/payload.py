@@ -14,7 +14,6 @@ from model.analysis.arrays import Float32Array, Int32Array
 
 Encoding = Literal["json", "base64_float32", "base64_float16", "float32", "float16"]
 
-_INDEX_BYTES = 4  # int32
 # The longest float32 in [0, 1] that orjson writes has 15 characters: nine digits, and no exponent from 1e-6 up
 # ("0.0000123456789"). A comma follows.
 _JSON_FLOAT_BYTES = 16
@@ -37,28 +36,19 @@ def maps_bytes(shapes: Iterable[MapShape], encoding: Encoding) -> int:
 
 
 def _tensor_bytes(shape: MapShape, encoding: Encoding) -> int:
-    rows = shape.maps * shape.queries
+    rows, is_json = shape.maps * shape.queries, encoding == "json"
+    weight, index = 4 if encoding.endswith("float32") else 2, 4  # the second int32
+    if is_json:
+        weight, index = _JSON_FLOAT_BYTES, len(str(shape.keys - 1)) + 1
+
+    def array(columns: int, size: int) -> int:
+        packed = rows * (columns * size + (_JSON_ROW_BYTES if is_json else 0))
+        return -(-packed // 3) * 4 if encoding.startswith("base64") else packed
+
     if shape.top_k is None:
-        return _floats(rows, shape.keys, encoding)
+        return array(shape.keys, weight)
     kept = min(shape.top_k, shape.keys)
-    return _floats(rows, kept, encoding) + _indices(rows, kept, shape.keys, encoding) + _floats(rows, 1, encoding)
-
-
-def _floats(rows: int, columns: int, encoding: Encoding) -> int:
-    if encoding == "json":
-        return rows * (columns * _JSON_FLOAT_BYTES + _JSON_ROW_BYTES)
-    size = 4 if encoding.endswith("float32") else 2
-    return _packed(rows * columns * size, encoding)
-
-
-def _indices(rows: int, columns: int, keys: int, encoding: Encoding) -> int:
-    if encoding == "json":
-        return rows * (columns * (len(str(keys - 1)) + 1) + _JSON_ROW_BYTES)
-    return _packed(rows * columns * _INDEX_BYTES, encoding)
-
-
-def _packed(size: int, encoding: Encoding) -> int:
-    return -(-size // 3) * 4 if encoding.startswith("base64") else size
+    return array(kept, weight) + array(kept, index) + array(1, weight)
 
 
 _INDEX_BITS = np.uint64(32)

@@ -24,7 +24,7 @@ from train.experiments.patterns.training import MAIN, look_at_offsets, rows, tra
 def examples(task: str) -> list[tuple[list[list[int]], list[int]]]:
     ids, answers = TASKS[task].make(50, torch.Generator().manual_seed(0))
     assert answers.shape == (50, TASKS[task].answers)
-    assert answers.max() < TASKS[task].classes
+    assert answers.max() < len(TASKS[task].labels)
     return [
         ([[i for i in place if i] for place in text], own)
         for text, own in zip(ids.tolist(), answers.tolist(), strict=True)

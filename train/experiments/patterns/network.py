@@ -88,7 +88,7 @@ class Network(nn.Module):
             self.layers.append(nn.ParameterDict(part))
         gated = seeds if row.gated else ()
         self.gates = nn.ModuleList(HardConcreteGates(row.heads) for _ in gated)
-        self.answer = matrix("answer", width, task.answers * task.classes, deviation=narrow)
+        self.answer = matrix("answer", width, task.answers * len(task.labels), deviation=narrow)
 
     @property
     def parts(self) -> list[nn.ParameterDict]:
@@ -125,7 +125,7 @@ class Network(nn.Module):
                 inner = _project(rms_norm(hidden, size), part["up"]) + part["bias"][:, None]
                 hidden = hidden + _project(inner.relu(), part["down"])
         logits = rms_norm(hidden[:, :, 0], size) @ self.answer  # [R, B, A * C]
-        return logits.view(*logits.shape[:2], -1, TASKS[self.row.task].classes)
+        return logits.view(*logits.shape[:2], -1, len(TASKS[self.row.task].labels))
 
 
 def _project(hidden: Tensor, weight: Tensor) -> Tensor:

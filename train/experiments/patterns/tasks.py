@@ -27,15 +27,10 @@ class Task(NamedTuple):
     needs: int  # patterns that the answering place needs at once
     key_size: int  # the smallest d_k of a head that has one
     answers: int  # A, read from the last place side by side
-    labels: tuple[str, ...]  # a name for each class of an answer
+    labels: tuple[str, ...]  # a name for each of the C classes of an answer
     make: Callable[[int, torch.Generator], Examples]  # examples, as many as asked for
     words: Callable[[], Words]  # every place that examples have
     guessed: float  # share of the answers that are right without a pattern
-
-    @property
-    def classes(self) -> int:
-        """C, of each answer."""
-        return len(self.labels)
 
 
 VALUE_NAMES = tuple(f"v{value}" for value in range(VALUES))
