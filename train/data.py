@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -22,19 +22,21 @@ COLUMN_NAME = re.compile(  # of published tables; a line of nothing else is no e
     r"|anchor|positive|negative(_\d)?|labels?|target|score"
 )
 MOST_HELD_OUT = 1000
-HELD_OUT_SHARE = 0.05
-SEED = 0  # of the rows that are held out; the same in every run
+TEXTS_SHARE, ROWS_SHARE = 0.02, 0.05  # that is held out
+SEED = 0  # of what is held out; the same in every run
+
+Example = TypeVar("Example")
 
 Lines = Iterator[tuple[int, Sequence[str]]]
 """The fields of each line with its number; what is read is hashed."""
 
 
-class DataFile(NamedTuple):
-    """What a run's record says of a file: its name, SHA-256 and number of examples."""
+class Texts(NamedTuple):
+    """Texts to learn from, in a fixed random order, and texts to judge by, which share none with them."""
 
-    name: str
-    sha256: str
-    examples: int
+    learned: Sequence[str]
+    held_out: Sequence[str]
+    described: Mapping[str, Any]  # the files, for the record
 
 
 class Row(NamedTuple):
@@ -53,8 +55,29 @@ class Rows(NamedTuple):
     labelled: list[Row]  # all rows of the file to learn from: a rare label's may all be held out
 
 
-def read_texts(paths: Sequence[Path]) -> tuple[list[str], list[DataFile]]:
-    """Texts of files with one text a line; empty lines are none.
+def read_material(paths: Sequence[Path], held_out: Path | None) -> Texts:
+    """Reads texts; without a file of texts to judge by, 2 % of them are held out.
+
+    DataError if a file cannot be used, or fewer than 8 texts are left to learn from.
+    """
+    texts, files = read_texts(paths)
+    shuffled = _shuffled(list(dict.fromkeys(texts)))  # a text that comes twice would be on both sides
+    if held_out is None:
+        count = _count_held_out(TEXTS_SHARE, len(shuffled))
+        learned, judged = shuffled[count:], shuffled[:count]
+        described: dict[str, Any] = {"held_out": f"{count} of the texts"}
+    else:
+        judged, judged_files = read_texts([held_out])
+        judged = list(dict.fromkeys(judged))[:MOST_HELD_OUT]
+        kept_apart = set(judged)
+        learned = [text for text in shuffled if text not in kept_apart]
+        described = {"held_out": judged_files}
+    _require_examples(len(learned), paths, "different texts, without those that are held out")
+    return Texts(learned, judged, {**described, "texts": files})
+
+
+def read_texts(paths: Sequence[Path]) -> tuple[list[str], list[dict[str, Any]]]:
+    """Texts of files with one text a line, and what a run's record says of each file; empty lines are none.
 
     DataError if a file cannot be read, a line is no UTF-8 or above 1 MiB, or there are fewer than 8 texts.
     """
@@ -63,13 +86,13 @@ def read_texts(paths: Sequence[Path]) -> tuple[list[str], list[DataFile]]:
     for path in paths:
         digest = hashlib.sha256()
         own = [text for _, line in _lines(path, digest) if (text := line.strip())]
-        files.append(DataFile(path.name, digest.hexdigest(), len(own)))
+        files.append({"name": path.name, "sha256": digest.hexdigest(), "examples": len(own)})
         texts += own
-    require_examples(len(texts), paths, "texts")
+    _require_examples(len(texts), paths, "texts")
     return texts, files
 
 
-def read_rows(path: Path, columns: Sequence[str], *, optional: Sequence[str] = ()) -> tuple[list[Row], DataFile]:
+def read_rows(path: Path, columns: Sequence[str], *, optional: Sequence[str] = ()) -> tuple[list[Row], dict[str, Any]]:
     """Rows of a `.csv` or `.tsv` file without a header, of a `.jsonl` file of objects, or of a `.conllu` treebank.
 
     Rows have the columns, in JSON lines fields of these names, and maybe optional ones. DataError for others, and as
@@ -88,8 +111,8 @@ def read_rows(path: Path, columns: Sequence[str], *, optional: Sequence[str] = (
         case _:
             raise DataError(f"{path}: expected a name that ends in .csv, .tsv or .jsonl, with {', '.join(columns)}")
     rows = [_row(fields, f"{path}, line {number}", columns, optional) for number, fields in lines]
-    require_examples(len(rows), [path], "rows")
-    return rows, DataFile(path.name, digest.hexdigest(), len(rows))
+    _require_examples(len(rows), [path], "rows")
+    return rows, {"name": path.name, "sha256": digest.hexdigest(), "examples": len(rows)}
 
 
 def read_parts(path: Path, held_out: Path | None, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Rows:
@@ -98,19 +121,18 @@ def read_parts(path: Path, held_out: Path | None, columns: Sequence[str], *, opt
     DataError if a file cannot be used, or leaves no row to learn from.
     """
     rows, file = read_rows(path, columns, optional=optional)
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(SEED)).tolist()
-    shuffled = [rows[place] for place in order]
+    shuffled = _shuffled(rows)
     if held_out is not None:
         judged, judged_file = read_rows(held_out, columns, optional=optional)
         anchors = {row.fields[0] for row in judged}
         learned = [row for row in rows if row.fields[0] not in anchors]
         if not learned:
             raise DataError(f"{path}: every row begins with a text that is held out: give other rows with --held-out")
-        described: dict[str, Any] = {"rows": file._asdict(), "held_out": judged_file._asdict()}
+        described: dict[str, Any] = {"rows": file, "held_out": judged_file}
         if left_out := len(rows) - len(learned):
             described["left_out"] = f"{left_out} rows whose first text is held out"
         return Rows(learned, judged, described, learned)
-    count = min(MOST_HELD_OUT, max(2, round(HELD_OUT_SHARE * len(rows))))
+    count = _count_held_out(ROWS_SHARE, len(rows))
     rows_of = Counter(row.fields[0] for row in shuffled)  # in this order
     before = accumulate(rows_of.values(), initial=0)
     anchors = {anchor for anchor, held in zip(rows_of, before, strict=False) if held < count}
@@ -118,11 +140,19 @@ def read_parts(path: Path, held_out: Path | None, columns: Sequence[str], *, opt
     learned = [row for row in shuffled if row.fields[0] not in anchors]
     if not learned:
         raise DataError(f"{path}: every row begins with the same text: give rows to judge by with --held-out")
-    return Rows(learned, judged, {"rows": file._asdict(), "held_out": f"{len(judged)} of the rows"}, rows)
+    return Rows(learned, judged, {"rows": file, "held_out": f"{len(judged)} of the rows"}, rows)
 
 
-def require_examples(count: int, paths: Sequence[Path], what: str) -> None:
-    """Raises DataError for fewer than 8 examples."""
+def _shuffled(examples: Sequence[Example]) -> list[Example]:
+    order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(SEED)).tolist()
+    return [examples[place] for place in order]
+
+
+def _count_held_out(share: float, examples: int) -> int:
+    return min(MOST_HELD_OUT, max(2, round(share * examples)))
+
+
+def _require_examples(count: int, paths: Sequence[Path], what: str) -> None:
     if count < FEWEST:
         raise DataError(f"{', '.join(map(str, paths))}: {count} {what}; at least {FEWEST} are needed")
 

@@ -12,7 +12,8 @@ from model.config_parts import ConfigError
 from model.encoder import Encoder
 from model.initialise import initialise
 from train.commands import DistilSettings
-from train.distillation import Distillation, read_material
+from train.data import read_material
+from train.distillation import Distillation
 from train.errors import RunError
 from train.folder import compared_by_cosines
 from train.settings import RunSettings

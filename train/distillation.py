@@ -7,8 +7,7 @@ Relations between tokens are of the last layer's queries, keys and values (MiniL
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -21,51 +20,15 @@ from model.encoder import Encoder
 from model.packing import real_tokens
 from train.batching import TokenBatch, TokenIds, as_running_text, ordinary_tokens, substitute, tokenize_texts
 from train.commands import Weights
-from train.data import read_texts, require_examples
+from train.data import Texts
 from train.embedding import cosine_figures, embed_ids, encoder_layers, layer_outputs, run
 from train.loop import Recipe
 from train.parallel import ALONE, generator_of
 from train.settings import RunSettings
 
 LONGEST = 128  # tokens of a text; attention to more costs more than it teaches
-MOST_HELD_OUT = 1000
-HELD_OUT_SHARE = 0.02
-SEED = 0  # of the texts that are held out; the same in every run
 PROJECTIONS = ("query", "key", "value")
 MOST_RELATION_HEADS = 48  # as MiniLMv2 has
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Texts:
-    """Texts to learn from, in a fixed random order, and texts to judge by, which share none with them."""
-
-    learned: Sequence[str]
-    held_out: Sequence[str]
-    described: Mapping[str, Any]  # the files, for the record
-
-
-def read_material(paths: Sequence[Path], held_out: Path | None) -> Texts:
-    """Reads the files; without `held_out` a part of the texts is for judging.
-
-    DataError if a file cannot be used, or fewer than 8 texts are left to learn from.
-    """
-    texts, files = read_texts(paths)
-    texts = list(dict.fromkeys(texts))  # a text that comes twice would be on both sides
-    order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(SEED)).tolist()
-    shuffled = [texts[place] for place in order]
-    if held_out is None:
-        count = min(MOST_HELD_OUT, max(2, round(HELD_OUT_SHARE * len(texts))))
-        learned, judged = shuffled[count:], shuffled[:count]
-        described: dict[str, Any] = {"held_out": f"{count} of the texts"}
-    else:
-        judged, judged_files = read_texts([held_out])
-        judged = list(dict.fromkeys(judged))[:MOST_HELD_OUT]
-        kept_apart = set(judged)
-        learned = [text for text in shuffled if text not in kept_apart]
-        described = {"held_out": [file._asdict() for file in judged_files]}
-    described["texts"] = [file._asdict() for file in files]
-    require_examples(len(learned), paths, "different texts, without those that are held out")
-    return Texts(learned=learned, held_out=judged, described=described)
 
 
 class Distillation(Recipe):

@@ -16,7 +16,8 @@ from export.heads.subject import find_subject
 from export.pruning.removal import remove_heads
 from model.encoder import Encoder
 from train.commands import GateSettings
-from train.distillation import Distillation, Texts, read_material
+from train.data import Texts, read_material
+from train.distillation import Distillation
 from train.embedding import encoder_layers
 from train.heal import count_to_remove
 from train.parallel import generator_of

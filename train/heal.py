@@ -16,7 +16,8 @@ from export.texts import TokenizedText, batches, tokenize
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from train.commands import HealSettings
-from train.distillation import LONGEST, Distillation, read_material
+from train.data import read_material
+from train.distillation import LONGEST, Distillation
 from train.errors import RunError
 from train.folder import load_checkpoint
 from train.reconstruct import last_matched, reconstruct, require_fittable

@@ -22,7 +22,8 @@ from export.heads.subject import find_subject
 from export.texts import batches, tokenize
 from model.encoder import Encoder
 from train.costs import measure_costs, time_networks
-from train.distillation import LONGEST, read_material
+from train.data import read_material
+from train.distillation import LONGEST
 from train.errors import RunError
 from train.heal import CHOOSING_TEXTS
 from train.reconstruct import reconstruct

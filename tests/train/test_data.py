@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from tests.train.conftest import draw_texts
 from train import texts
 from train.batching import as_running_text, epoch_batches, ordinary_tokens, related_batches, substitute, tokenize_texts
-from train.data import DataFile, read_parts, read_rows, read_texts
+from train.data import read_parts, read_rows, read_texts
 from train.errors import DataError, RunError
 from train.texts import SOURCES, gather, read_reviews
 
@@ -34,7 +34,7 @@ def test_texts_of_several_files_come_in_order_without_empty_lines(tmp_path: Path
     texts, files = read_texts([first, second])
     assert texts == TEXTS
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (first, second)]
-    assert files == [DataFile("a.txt", digests[0], 4), DataFile("b.txt", digests[1], 5)]
+    assert [tuple(file.values()) for file in files] == [("a.txt", digests[0], 4), ("b.txt", digests[1], 5)]
 
 
 def test_rows_are_the_same_in_every_form(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_rows_are_the_same_in_every_form(tmp_path: Path) -> None:
         found, file = read_rows(write(tmp_path / f"rows.{ending}", "\n".join(lines)), ("anchor", "positive"))
         assert [row.fields for row in found] == rows
         assert found[4].place.endswith(f"rows.{ending}, line 5")
-        assert file.examples == 9
+        assert file["examples"] == 9
     more = write(tmp_path / "more.jsonl", '{"anchor": "query", "positive": "question", "negative_1": "label"}\n' * 8)
     (row, *_), _ = read_rows(more, ("anchor", "positive"), optional=("negative_1", "negative_2"))
     assert row.fields == ("query", "question", "label")  # texts, and no header

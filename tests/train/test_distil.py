@@ -14,12 +14,12 @@ from tests.networks import TINY, draw_weights
 from tests.train.conftest import draw, read_back
 from train import loop
 from train.commands import DistilSettings
+from train.data import read_material
 from train.distil import Distil, make_student, student_config
 from train.distillation import (
     PROJECTIONS,
     hidden_loss,
     last_projections,
-    read_material,
     relation_heads,
     relation_loss,
     similarity_loss,

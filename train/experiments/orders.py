@@ -20,7 +20,8 @@ from export.pruning.removal import remove_heads
 from model.encoder import Encoder
 from train import loop
 from train.commands import GateSettings
-from train.distillation import LONGEST, Distillation, read_material
+from train.data import read_material
+from train.distillation import LONGEST, Distillation
 from train.errors import RunError
 from train.experiments.commands import OrderSettings
 from train.experiments.trials import (
@@ -62,8 +63,7 @@ class Orders:
                 raise RunError(f"{share:g} of {self.heads} heads is none or all: give another share")
         material = read_material(settings.texts, settings.held_out)
         most = max(settings.gate_steps, settings.steps) * run.batch_size
-        self.material = replace(
-            material,
+        self.material = material._replace(
             learned=material.learned[: max(most, settings.fitting_texts, CHOOSING_TEXTS)],
             held_out=material.held_out[:HELD_OUT],
         )

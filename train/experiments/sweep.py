@@ -24,8 +24,9 @@ from model.encoder import Encoder
 from model.initialise import initialise
 from train import loop
 from train.batching import TokenIds, tokenize_texts
+from train.data import read_material
 from train.distil import student_config
-from train.distillation import LONGEST, cosine_loss, read_material, similarity_loss
+from train.distillation import LONGEST, cosine_loss, similarity_loss
 from train.embedding import cosine_figures, embed_ids, run
 from train.errors import RunError
 from train.experiments.commands import SweepSettings
