@@ -44,15 +44,15 @@ def test_a_run_hangs_once_no_deadline_can_be_left(
 
 
 def test_explaining_too_waits_as_long_as_the_settings_say(fake_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service.runner, "load_backend", Slow)
+    monkeypatch.setattr(service.runner, "load_backend", lambda *_, **__: FakeBackend())
     queues = Mock(), Mock()
     for name, queue in zip(("Batcher", "DecompositionQueue"), queues, strict=True):
         monkeypatch.setattr(service.runner, name, queue)
     flags = ["--model", str(fake_artifact), "--max-queue-delay", "7", "--workers", "3"]
     Runner.load(fake_artifact, read_settings(flags)).close(0)
-    settings = [queue.call_args.kwargs for queue in queues]
-    assert [(given["max_queue_delay"], given["workers"]) for given in settings[:1]] == [(7.0, 3)]
-    assert [(given["max_delay"], given["threads"]) for given in settings[1:]] == [(7.0, 3)]
+    texts, explaining = (queue.call_args.kwargs for queue in queues)
+    assert (texts["max_queue_delay"], texts["workers"]) == (7.0, 3)
+    assert (explaining["max_delay"], explaining["threads"]) == (7.0, 3)
 
 
 def test_a_load_that_fails_late_leaves_no_threads(fake_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
