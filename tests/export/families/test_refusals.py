@@ -51,6 +51,7 @@ def test_a_monstrous_size_is_refused_before_memory_is_taken(model: FamilyModel, 
 NOMIC_OWN = {"rotary_emb_fraction": 1.0, "activation_function": "swiglu", "n_embd": 32}
 NO_BIAS = dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), False)
 BASE = {"rope_type": "default", "rope_theta": 1e4}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e3, "factor": 2.0}
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 CASES: list[tuple[str, dict[str, Any], str]] = [
     ("roberta", {"pad_token_id": None}, "config.json is malformed: TypeError"),
@@ -103,11 +104,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("nomic", {"layer_norm_eps": "absent", "layer_norm_epsilon": 1e-5}, "rotary_emb_fraction 0: 1 is"),
     ("nomic", {"rope_scaling": {"factor": 2.0}}, "rope_scaling {'factor': 2.0}: None is supported"),
     ("nomic", {"rope_parameters": {"rope_theta": 10.0, "beta": 1}}, "rope_parameters of type default has beta"),
-    (
-        "nomic",
-        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e3, "factor": 2.0, "partial_rotary_factor": 0.5}},
-        "partial_rotary_factor 0.5: 1 is supported",
-    ),
+    ("nomic", {"rope_parameters": {**DYNAMIC, "partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5: 1 is"),
     ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type 'rms_norm': 'layer_norm' is supported"),
     ("gte", {"position_embedding_type": "absolute"}, "position_embedding_type 'absolute': 'rope' is supported"),
     ("gte", {"logn_attention_scale": True}, "logn_attention_scale True: False is supported"),

@@ -16,7 +16,7 @@ from model.analysis.adapters import AdapterError, to_bertviz, to_circuitsvis, to
 from model.analysis.arrays import Float32Array
 from model.analysis.payload import Encoding, MapShape, maps_bytes, top_k
 from model.analysis.words import exclude_special
-from tests.model.analysis.maps import draw_maps, drawn_maps
+from tests.model.analysis.maps import draw_maps
 
 SHAPES = st.builds(MapShape, maps=st.integers(1, 4), queries=st.integers(1, 6), keys=st.integers(0, 40))
 BINARY: list[Encoding] = ["base64_float32", "base64_float16", "float32", "float16"]
@@ -76,8 +76,10 @@ def test_json_takes_no_more_than_said_where_every_number_is_long() -> None:
 
 @st.composite
 def maps_with_ties(draw: st.DrawFn) -> Float32Array:
-    """Maps, half of them rounded so coarsely that many weights of a row are equal."""
-    weights = draw(drawn_maps(max_tokens=20))
+    """[H, n, n], H from 1 to 4, half of them rounded so coarsely that many weights of a row are equal."""
+    generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    heads, tokens = draw(st.integers(1, 4)), draw(st.integers(1, 20))
+    weights = draw_maps(generator, heads, tokens, tokens, sharpness=draw(st.sampled_from([0.0, 1.0, 4.0, 200.0])))
     return np.round(weights, 1) if draw(st.booleans()) else weights
 
 
