@@ -164,7 +164,6 @@ def test_cutting_at_the_left_is_refused_and_tokenizer_config_counts_first(
         (wordpiece, "bert", {"pad_token": 1, "tokenize_chinese_chars": {}}),
         (bpe, "roberta", {"add_prefix_space": None}),
     ],
-    ids=str,
 )
 def test_malformed_settings_are_one_line(
     tmp_path: Path, made: Made, model_type: str, settings: Settings, has_json: bool
