@@ -91,7 +91,7 @@ class Rates:
     texts_per_second: float
     tokens_per_second: float
     seconds: Sequence[float]  # of each request
-    client_share: float  # of a core; where it is near 1 the client was what held up
+    client_share: float  # of a core; near 1 if the client held up
 
     def latency(self, share: float) -> float:
         """Seconds within which this share of the requests was answered."""

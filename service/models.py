@@ -296,7 +296,7 @@ class Models:
         """
         refusals = [model.loaded.early_refusal(tokens, others, refused) for model in self if model.loaded]
         if not refusals:
-            self._served[0].runner()
+            self.check_loaded()
         return None if None in refusals else refusals[-1]
 
     def check_loaded(self) -> None:

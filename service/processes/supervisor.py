@@ -254,7 +254,7 @@ class Supervisor:
 
 
 def delay_after_death(deaths: dict[int, int], index: int, was_ready: float | None, now: float) -> float | None:
-    """Counts a death of a row at its place; the seconds to wait before the next start, None to give up.
+    """Counts one more death at a place; returns the seconds to wait before the next start, None to give up.
 
     `was_ready` says when the process had become ready, None if it had not.
     """

@@ -51,7 +51,7 @@ def check_sizes(
 ) -> Sizes:
     """The size of the answer to texts of these lengths, with `block_floats` next to its maps; TooLarge above a limit.
 
-    What the caller puts into the answer besides (`beside_bytes`) counts as read to build it.
+    `beside_bytes` of the caller's own in the answer count as read to build it.
     """
     request, config = plan.request, plan.manifest.config
     floats, beside = _output_floats(plan, lengths), beside_bytes // FLOAT_BYTES

@@ -1,4 +1,4 @@
-"""What is read of a model's folder: where it is, its weights, the network that they make, and its tokenizer."""
+"""A model's folder is found and read: its weights, the network that they make, and its tokenizer."""
 
 import json
 import re

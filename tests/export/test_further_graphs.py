@@ -1,4 +1,4 @@
-"""The graphs beside the encoder's: `explain.onnx` against the decomposition, and the one for OpenVINO."""
+"""The graphs that are not the encoder's: `explain.onnx` against the decomposition, and the one for OpenVINO."""
 
 from pathlib import Path
 from typing import Any

@@ -31,7 +31,7 @@ AS_IT_STANDS = {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
 def write(folder: Path, made: Tokenizer, kind: Kind, settings: Settings, older: Settings = None) -> Path:
-    """tokenizer.json and what stands beside it; `older` is of special_tokens_map.json."""
+    """tokenizer.json and the files of its folder; `older` is of special_tokens_map.json."""
     made.save(str(folder / "tokenizer.json"))
     for name, content in (("tokenizer_config.json", settings), ("special_tokens_map.json", older)):
         if content is not None:

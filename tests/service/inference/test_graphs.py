@@ -1,4 +1,4 @@
-"""Graphs beside the encoder's: explain.onnx against PyTorch, and what reaches for files outside of its artifact."""
+"""Graphs that are not the encoder's: explain.onnx against PyTorch, and one that reads files outside of its artifact."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""Labels of texts, of their tokens and of the caller: over HTTP and from Python those of `transformers`' pipelines."""
+"""Labels of texts, of their tokens and of the caller, over HTTP and from Python, as pipelines of `transformers` give them."""
 
 import json
 from functools import cache
