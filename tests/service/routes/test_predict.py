@@ -1,4 +1,4 @@
-"""Labels of texts, of their tokens and of the caller, over HTTP and from Python, as pipelines of `transformers` give them."""
+"""Labels of texts, of their tokens and of the caller, over HTTP and from Python, as pipelines of transformers do it."""
 
 import json
 from functools import cache
