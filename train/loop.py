@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -129,17 +129,7 @@ def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -
     recipe.processes = processes
     optimizer = make_optimizer(recipe.module, recipe.encoder, recipe.rate_factors, settings)
     progress = _resume(recipe, optimizer, settings) if settings.resume else Progress()
-    epoch_of = lru_cache(1)(
-        lambda epoch: epoch_batches(recipe.lengths, settings.batch_size, seed=settings.seed, epoch=epoch)
-    )
-
-    @lru_cache(1)
-    def pool_of(epoch: int, first: int) -> list[list[int]]:
-        batches = epoch_of(epoch)[first : first + RELATED_POOL]
-        vectors = recipe.vectors([place for batch in batches for place in batch])
-        return batches if vectors is None else related_batches(batches, vectors)
-
-    per_epoch = len(epoch_of(0))
+    per_epoch, batch_of = _batches(recipe, settings)
     steps = max(1, round(settings.epochs * per_epoch))
     judged = {round(steps * (index + 1) / settings.evaluations) for index in range(settings.evaluations)}
     saved = time.monotonic()
@@ -154,8 +144,7 @@ def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["scale"]
             recipe.encoder.set_dropout(hidden=settings.dropout, heads=head_dropout_at(step, steps, settings))
-            epoch, index = divmod(step, per_epoch)
-            places = pool_of(epoch, index - index % RELATED_POOL)[index % RELATED_POOL]
+            places = batch_of(step)
             loss = _take_step(recipe, optimizer, places, settings, step=step, steps=steps)
             progress.take(loss, rate, steps=steps)
             progress.tokens += sum(recipe.lengths[place] for place in places)
@@ -197,6 +186,28 @@ def noted_endings() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _batches(recipe: Recipe, settings: RunSettings) -> tuple[int, Callable[[int], list[int]]]:
+    """The number of batches of an epoch, and a function that tells the places of a step's batch."""
+
+    @lru_cache(1)
+    def epoch_of(epoch: int) -> list[list[int]]:
+        return epoch_batches(recipe.lengths, settings.batch_size, seed=settings.seed, epoch=epoch)
+
+    @lru_cache(1)
+    def pool_of(epoch: int, first: int) -> list[list[int]]:
+        batches = epoch_of(epoch)[first : first + RELATED_POOL]
+        vectors = recipe.vectors([place for batch in batches for place in batch])
+        return batches if vectors is None else related_batches(batches, vectors)
+
+    per_epoch = len(epoch_of(0))
+
+    def batch_of(step: int) -> list[int]:
+        epoch, index = divmod(step, per_epoch)
+        return pool_of(epoch, index - index % RELATED_POOL)[index % RELATED_POOL]
+
+    return per_epoch, batch_of
 
 
 def _take_step(
