@@ -22,6 +22,7 @@ from service.settings import Settings
 from tests.deploy.tools import DEPLOY, ROOT, most_memory, serving
 from tests.service.fake_engine import write_fake_artifact
 
+SCRIPT = DEPLOY / "kubernetes/components/volume/fetch_model.py"
 DEFAULT_MODEL_BYTES = 91e6  # of all-MiniLM-L6-v2 in fp32
 
 
@@ -186,14 +187,10 @@ def test_says_in_one_line_what_is_no_address(
 def test_runs_as_the_init_container_runs_it(url: str, store: Path, volume: Path, tmp_path: Path) -> None:
     """On what an image has installed, where every package is below `polyhead`, and on nothing else."""
     for path in (*(ROOT / "model").rglob("*.py"), ROOT / "polyhead/__init__.py"):
-        place = (
-            tmp_path
-            / "installed/polyhead"
-            / path.relative_to(ROOT / "polyhead" if path.parent.name == "polyhead" else ROOT)
-        )
+        place = tmp_path / "installed/polyhead" / str(path.relative_to(ROOT)).removeprefix("polyhead/")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(moved(path.read_text()))
-    script = shutil.copy(DEPLOY / "kubernetes/components/volume/fetch_model.py", tmp_path)
+    script = shutil.copy(SCRIPT, tmp_path)
     flags = ["--url", url, "--sha256", hash_file(store / MANIFEST), str(volume)]
     done = subprocess.run(  # noqa: S603 - our own
         [sys.executable, "-S", script, *flags],
@@ -209,12 +206,11 @@ def test_runs_as_the_init_container_runs_it(url: str, store: Path, volume: Path,
 
 
 def test_sigterm_ends_a_fetch_that_hangs(volume: Path) -> None:
-    script = DEPLOY / "kubernetes" / "components" / "volume" / "fetch_model.py"
     ignoring = ["sh", "-c", 'trap "" TERM; exec "$@"', "sh"]  # as the first process of a container does
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(20)
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        command = [*ignoring, sys.executable, str(script), "--url", url, "--sha256", "0" * 64, str(volume)]
+        command = [*ignoring, sys.executable, str(SCRIPT), "--url", url, "--sha256", "0" * 64, str(volume)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         with subprocess.Popen(command, cwd=ROOT, env=environment) as process:  # noqa: S603 - our own
             connection, _ = silent.accept()

@@ -1,11 +1,12 @@
-"""The committed dashboard, rules and alerts against the service and Grafana's own types, and its picture."""
+"""The committed dashboard, rules and alerts: names, labels, queries, runbook, types, pictures, and when alerts fire."""
 
 import asyncio
 import json
 import math
 import re
+import shutil
 import subprocess
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ import yaml
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.lib.load import DROPPED, Tally
 from deploy.observability.__main__ import write_files
 from deploy.observability.demo import main
+from deploy.observability.night import ACTS, Night, count, describe_alerts, required_alerts
 from deploy.observability.objectives import LATENCY_SECONDS
 from deploy.observability.picture import DASHBOARD, Panel, draw, fill_in, read_panels
 from deploy.observability.scrape import Prometheus, Series, scraping
@@ -30,9 +33,11 @@ from service.observability.snapshots import write_page
 from service.processes.children import ParentMetrics
 from service.services import Readiness
 from service.settings import read_settings
-from tests.deploy.tools import install_packages, or_skip
+from tests.deploy.tools import DEPLOY, install_packages, or_skip, run, tool
 
-DEPLOY = DASHBOARD.parents[1]
+PROMETHEUS = DEPLOY / "prometheus"
+RUNBOOK = (DEPLOY / "RUNBOOK.md").read_text()
+SECTIONS = set(re.findall(r"^## (\S+)$", RUNBOOK, flags=re.MULTILINE))
 OF_OTHERS = {  # Prometheus itself, and kube-state-metrics
     "up",
     "kube_deployment_spec_replicas",
@@ -44,7 +49,7 @@ OF_OTHERS = {  # Prometheus itself, and kube-state-metrics
 
 
 def rules(name: str) -> list[dict[str, Any]]:
-    groups = yaml.safe_load((DEPLOY / "prometheus" / name).read_text())["groups"]
+    groups = yaml.safe_load((PROMETHEUS / name).read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 
@@ -119,13 +124,12 @@ def test_objectives_are_buckets_and_sizes() -> None:
 
 
 def test_the_overview_leads_to_the_runbook_once_it_is_published() -> None:
-    text = (DEPLOY / "RUNBOOK.md").read_text()
     published = write_files("https://wiki/runbook")
     dashboard = json.loads(published["grafana/polyhead.json"])
     links = [link["url"] for panel in dashboard["panels"] for link in panel.get("links") or ()]
-    sections = {heading.lower() for heading in re.findall(r"^## (\S+)$", text, flags=re.MULTILINE)}
     assert len(links) == 7
-    assert {link.partition("${runbook}#")[2] for link in links} <= sections  # of a link to elsewhere: nothing
+    # A link to elsewhere has no part behind the runbook's.
+    assert {link.partition("${runbook}#")[2] for link in links} <= {section.lower() for section in SECTIONS}
     assert [link["url"] for link in dashboard["links"]] == ["${runbook}"]
     assert {"name": "runbook", "query": "https://wiki/runbook"}.items() <= dashboard["templating"]["list"][1].items()
     assert "runbook_url: https://wiki/runbook#polyheaddown\n" in published["prometheus/alerts.yaml"]
@@ -140,21 +144,17 @@ def test_nothing_links_to_a_page_that_is_not_published() -> None:
 
 def test_every_alert_has_a_section_in_the_runbook_and_no_section_is_left_over() -> None:
     alerts = {rule["alert"]: rule["annotations"]["runbook"] for rule in rules("alerts.yaml")}
-    text = (DEPLOY / "RUNBOOK.md").read_text()
-    assert set(re.findall(r"^## (\S+)$", text, flags=re.MULTILINE)) == set(alerts)
+    assert set(alerts) == SECTIONS
     for alert, place in alerts.items():
         assert place == f"deploy/RUNBOOK.md#{alert.lower()}"  # GitHub's anchor of a heading
-    for anchor in re.findall(r"\]\(#([^)]*)\)", text):
-        assert anchor in {alert.lower() for alert in alerts}
+    assert set(re.findall(r"\]\(#([^)]*)\)", RUNBOOK)) <= {alert.lower() for alert in alerts}
 
 
 def test_runbook_names_panels_and_settings_that_exist(panels: list[Panel]) -> None:
-    text = (DEPLOY / "RUNBOOK.md").read_text()
     flags = {f"--{name.replace('_', '-')}" for name in type(read_settings(["--model", "x"])).model_fields}
-    assert set(re.findall(r"`(--[a-z-]+)[ `]", text)) <= flags
-    titles = {panel["title"] for panel in panels}
-    named = set(re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", text))
-    assert named - titles == {"Status, Targets"}
+    assert set(re.findall(r"`(--[a-z-]+)[ `]", RUNBOOK)) <= flags
+    named = set(re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", RUNBOOK))
+    assert named - {panel["title"] for panel in panels} == {"Status, Targets"}
 
 
 def test_a_prometheus_knows_our_rules_wherever_its_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,17 +185,16 @@ WRONG: dict[str, Callable[[dict[str, Any]], Any]] = {
 @pytest.mark.slow
 def test_grafanas_types_take_the_dashboard_and_refuse_what_is_wrong(tmp_path: Path) -> None:
     node = install_packages(Path(__file__).with_name("grafana"), tmp_path)
-    paths = {}
-    for index, (name, change) in enumerate(WRONG.items()):
+    for number, change in enumerate(WRONG.values()):
         dashboard = json.loads(DASHBOARD.read_text())
         change(dashboard)
-        paths[name] = tmp_path / f"wrong-{index}.json"
-        paths[name].write_text(json.dumps(dashboard))
-    command = [node, str(tmp_path / "check.mjs"), str(DASHBOARD), *map(str, paths.values())]
+        (tmp_path / f"wrong-{number}.json").write_text(json.dumps(dashboard))
+    wrong = [str(tmp_path / f"wrong-{number}.json") for number in range(len(WRONG))]
+    command = [node, str(tmp_path / "check.mjs"), str(DASHBOARD), *wrong]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)  # noqa: S603 - our own
     assert (done.returncode, done.stderr) == (1, "")
     refused = {line.partition(".json")[0] + ".json" for line in done.stdout.splitlines()}
-    assert refused == set(map(str, paths.values())), done.stdout
+    assert refused == set(wrong), done.stdout
 
 
 INSTANCE = {"instance": "a:8000", "model": "m", "precision": "int8", "le": "+Inf"}
@@ -238,3 +237,63 @@ def test_the_demonstration_without_an_artifact_is_one_line(
         main()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"demo.py: {tmp_path} holds no manifest.json")
+
+
+TIMES = {act.name: (100.0 * number, 100.0 * (number + 1)) for number, act in enumerate(ACTS)}
+CASES = Path(__file__).with_name("alerts_test.yaml")
+
+
+def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
+    """Without the annotations: the cases are about figures, not about words."""
+    for name in ("rules.yaml", "alerts.yaml"):
+        document = yaml.safe_load((PROMETHEUS / name).read_text())
+        for group in document["groups"]:
+            for rule in group["rules"]:
+                rule.pop("annotations", None)
+        (tmp_path / name).write_text(yaml.safe_dump(document))
+    shutil.copy(CASES, tmp_path)
+    run(tool("promtool", "Debian's package prometheus brings it"), "test", "rules", tmp_path / CASES.name)
+
+
+def test_the_night_names_alerts_that_an_act_did_not_bring_about_and_those_that_it_should_have() -> None:
+    fired = [("PolyheadDown", 20.0), ("PolyheadShedding", TIMES["flood"][0] + 5), ("PolyheadProcessRestarts", 20.0)]
+    series = [Series({"alertname": name, "severity": "page"}, [at, at + 1], [1, 1]) for name, at in fired]
+    prometheus = Mock(spec=Prometheus, query_range=lambda *_: series)
+    rows = describe_alerts(prometheus, TIMES, {act.name: act.alerts for act in ACTS}).rows
+    verdicts = {(row["alert"], row["act"]): row["verdict"] for row in rows}
+    assert verdicts == {
+        ("PolyheadDown", "calm"): "UNEXPECTED",
+        ("PolyheadShedding", "flood"): "",
+        ("PolyheadProcessRestarts", "calm"): "UNEXPECTED",
+        ("PolyheadProcessRestarts", "processes keep dying"): "MISSING",
+        ("PolyheadQueueSaturated", "flood"): "MISSING",
+    }
+
+
+@pytest.mark.parametrize(("slow", "is_required"), [(140, False), (150, True)])
+def test_the_alert_for_slow_answers_is_required_of_a_flood_that_made_them_slow(slow: int, is_required: bool) -> None:
+    waits = [1.1] * slow + [0.9] * (1000 - slow)
+    before = (TIMES["calm"][0], Tally(5.0, latencies=[2.0] * 1000))
+    answers = {"steady": [before], "flood": [(TIMES["flood"][0], Tally(5.0, latencies=waits))]}
+    required = required_alerts(Mock(spec=Night, answers=answers), TIMES)
+    assert ("PolyheadLatencyBudgetBurn" in required["flood"]) == is_required
+    assert required["calm"] == frozenset()
+
+
+def test_a_request_of_the_night_that_is_refused_without_a_time_to_come_again_is_lost() -> None:
+    tally = Tally(5.0, statuses=Counter({200: 7, 429: 3, 500: 1, DROPPED: 1}), refused=3, with_retry_after=2)
+    assert count([tally, tally]) == {"sent": 24, "answered": 14, "refused": 4, "lost": 6}
+
+
+def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
+    alerts = {key(rule["alert"], rule["labels"]) for rule in rules("alerts.yaml")}
+    cases = [case for test in yaml.safe_load(CASES.read_text())["tests"] for case in test.get("alert_rule_test", ())]
+    fired = {key(case["alertname"], alert["exp_labels"]) for case in cases for alert in case["exp_alerts"]}
+    silent = {case["alertname"] for case in cases if not case["exp_alerts"]}
+    assert fired == alerts
+    assert silent == {alert for alert, _, _ in alerts} - {"PolyheadWatchdog"}  # which is never silent
+
+
+def key(alert: str, labels: dict[str, Any]) -> tuple[str, str, str]:
+    """Alert, severity and window."""
+    return alert, labels["severity"], labels.get("window", "")

@@ -1,11 +1,17 @@
-"""The image and the compose file, without an engine."""
+"""What can be known of the image and the compose file without an engine; the load that goes with them.
+
+`make container-check` builds and runs the image.
+"""
 
 import json
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +21,32 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from benchmarks.lib.server import free_port
+from deploy import load, release
+from deploy.release import PLACES, versions, write_version
 from service.settings import Settings
 from tests.deploy.tools import DEPLOY, ROOT, VERSION, run, seconds_to_drain, tool
 from tests.service.fake_engine import write_fake_artifact
 from tests.service.process import fake_server
+
+
+def test_no_place_is_forgotten() -> None:
+    """Whatever below deploy/ names our image or version with a number is in the list."""
+    files = [path for path in (ROOT / "deploy").rglob("*") if path.suffix in {".yaml", ".conf", ".json"}]
+    ours = re.compile(r"(polyhead(-\w+)?[:@, ]|newTag: |version: )[^\n]*\d+\.\d+\.\d+")
+    holders = {path.relative_to(ROOT).as_posix() for path in files if ours.search(path.read_text())}
+    assert holders - {"deploy/grafana/polyhead.json"} <= set(PLACES)
+
+
+def test_every_place_has_the_projects_version_and_a_release_changes_all_of_them(tmp_path: Path) -> None:
+    for name in PLACES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    before = list(versions())
+    assert {name for name, _ in before} == set(PLACES)
+    assert {version for _, version in before} == {VERSION}
+    write_version("12.34.56", tmp_path)
+    assert list(versions(tmp_path)) == [(name, "12.34.56") for name, _ in before]
+
 
 NEVER_SERVED = {"torch", "onnx", "pip", "setuptools", "huggingface-hub", "hf-xet", "fsspec", "transformers"}
 
@@ -119,3 +147,51 @@ def test_running_requests_may_finish() -> None:
 def test_prometheus_takes_its_configuration() -> None:
     promtool = tool("promtool", "Debian's package prometheus brings it")
     run(promtool, "check", "config", DEPLOY / "prometheus" / "prometheus.yml")
+
+
+def test_every_request_is_answered(tmp_path: Path) -> None:
+    with fake_server(write_fake_artifact(tmp_path)) as server:
+        host, port = server.wait_until_ready().address
+        found = load.run(f"{host}:{port}", rate=200, seconds=1)
+    assert {"200", "422"} <= set(found) <= {"200", "422", "429"}
+    assert found["200"] > found["422"]
+
+
+def test_a_service_that_is_gone_ends_nothing() -> None:
+    assert set(load.run("127.0.0.1:1", rate=100, seconds=0.1)) <= {"ConnectionRefusedError"}
+    assert load.main(["--url", "http://127.0.0.1:1", "--seconds", "0.05"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("main", "given", "message"),
+    [
+        *((release.main, version, "expected MAJOR.MINOR.PATCH") for version in ("1.2", "v1.2.3", "1.2.3rc1")),
+        *(
+            (load.main, f"{flag} --seconds=0", "expected --url http://HOST:PORT and a --rate above 0")
+            for flag in ("--url=localhost:8000", "--url=https://a", "--rate=0")
+        ),
+    ],
+)
+def test_what_is_no_version_address_or_rate_is_refused(
+    main: Callable[[list[str]], int], given: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(given.split())
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_what_it_saw_when_it_is_told_to_end(told: signal.Signals) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        words = [sys.executable, "-m", "deploy.load", "--url", f"http://127.0.0.1:{service.getsockname()[1]}"]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # noqa: S603 - ours
+        with process:
+            service.accept()[0].close()  # it runs
+            service.close()
+            process.send_signal(told)
+            try:
+                said, complaints = process.communicate(timeout=30)
+            finally:
+                process.kill()
+    assert (process.returncode, complaints) == (0, "")
+    assert " x " in said
