@@ -146,7 +146,7 @@ bulk-check: $(BIN)/.test .bulk/.done ## install Ray in an environment of its own
 # litellm caps huggingface-hub below what the exporter needs, and takes 190 MB: it comes without its dependencies into an
 # environment that sees those of the other clients.
 litellm-check: $(BIN)/.clients .litellm/.done ## install litellm in an environment of its own, rerank with it
-	@$(BIN)/python -m pytest tests/clients/test_litellm.py
+	@$(BIN)/python -m pytest tests/clients/test_frameworks.py -k litellm
 
 .litellm/.done: | $(BIN)/.clients
 	@echo "==> installing litellm in .litellm"
