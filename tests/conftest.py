@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # seconds to import, and half the tests need none of them
 
     from export.checkpoint import Checkpoint
     from service.settings import Settings
+    from tests.command import Run
     from tests.task_artifacts import TaskArtifact
 
 # The same examples in every run, more of them in continuous integration (CI=true). None has a time limit: machines that
@@ -108,6 +109,14 @@ def receive() -> Iterator[Callable[[int], None]]:
     yield call
     for number, earlier in before.items():
         signal.signal(number, earlier)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> "Run":
+    """Runs commands of `polyhead`."""
+    from tests.command import Run
+
+    return Run(capsys)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The commands: help, defaults, completion, and errors that say what to do."""
+"""The commands: help, defaults, completion, what `info` and `verify` say, and errors that say what to do."""
 
 import argparse
 import ast
@@ -17,12 +17,13 @@ import typer
 
 from export.command import FLAG
 from export.sources import ALLOW_PICKLES, pickles_refused
-from model.artifact import MANIFEST
+from model.artifact import GRAPH, MANIFEST, TOKENIZER, Manifest, read_manifest
 from polyhead.__main__ import main as entry_point
 from polyhead.cli import main, tree
 from polyhead.output import one_line_failures, write
 from service.settings import Settings
-from tests.polyhead.conftest import Run
+from tests.command import Run
+from tests.service.fake_engine import write_fake_artifact
 from tests.task_artifacts import TaskArtifact
 
 ROOT = Path(__file__).parents[2]
@@ -226,12 +227,8 @@ def _flags(command: Any) -> set[str]:
     """The flags of a command and of those below it."""
     context = typer.Context(command)
     own = {flag for parameter in command.get_params(context) for flag in parameter.opts if flag.startswith("--")}
-    below = (
-        [command.get_command(context, name) for name in command.list_commands(context)]
-        if hasattr(command, "list_commands")
-        else []
-    )
-    return own.union(*map(_flags, below))
+    below = command.list_commands(context) if hasattr(command, "list_commands") else []
+    return own.union(*(_flags(command.get_command(context, name)) for name in below))
 
 
 def _texts(path: Path) -> Iterator[str]:
@@ -257,4 +254,60 @@ def test_a_malformed_manifest_is_one_line_that_names_file_and_field(
     (artifact / MANIFEST).write_text(json.dumps({**written, "opset": "24"}))
     printed = run(*command.replace("{}", str(artifact)).split(), code=1)
     assert f"{artifact / MANIFEST}: malformed manifest: opset is '24': expected a whole number\n" in printed
+    assert printed.count("\n") == 1
+
+
+def test_it_says_what_an_artifact_is(tmp_path: Path, run: Run) -> None:
+    artifact = write_fake_artifact(tmp_path / "fake")
+    lines = dict(line.split(":", 1) for line in run("info", artifact).splitlines())
+    assert {name: value.strip() for name, value in lines.items() if name != "files"} == {
+        "model": "tests/fake",
+        "source": "tests/fake",
+        "task": "embedding",
+        "output": "8 numbers",
+        "network": "3 layers, 2, 3, 0 heads, hidden size 8",
+        "reads": "up to 16 tokens",
+        "engine": "onnxruntime",
+        "precision": "fp32",
+    }
+    assert lines["files"].strip().startswith("explain.onnx, model.onnx, tokenizer.json (")
+    assert Manifest.from_dict(json.loads(run("info", "--json", "--model", artifact))) == read_manifest(artifact)
+
+
+def test_it_names_the_labels_of_a_classifier(classifier: TaskArtifact, run: Run) -> None:
+    printed = run("info", classifier.artifact)
+    said = ("task:       classification", "contradiction, entailment, neutral\n", "2 layers, 4 heads each, hidden")
+    assert [words for words in said if words not in printed] == []
+
+
+def test_a_whole_artifact(embedder: TaskArtifact, run: Run) -> None:
+    said = f"{embedder.artifact}: 3 files as the manifest says, the graph loads\n"
+    assert run("verify", embedder.artifact) == said
+
+
+@pytest.mark.parametrize(
+    ("command", "changed", "message"),
+    [
+        ("info", "", "there is no folder {}: make an artifact"),
+        ("verify", "none", "{} holds no manifest.json: make an artifact"),
+        ("verify", GRAPH, f"{{}}/{GRAPH} has SHA-256 "),
+        ("verify", TOKENIZER, f"{{}}/{TOKENIZER} has SHA-256 "),
+        ("verify", "all", f"{{}}/{GRAPH}"),  # a fake one: its hashes are right, its graph is none
+    ],
+)
+def test_any_but_a_whole_artifact_is_one_line(
+    command: str, changed: str, message: str, embedder: TaskArtifact, tmp_path: Path, run: Run
+) -> None:
+    directory = tmp_path / "artifact"
+    if changed == "none":
+        directory.mkdir()
+    elif changed == "all":
+        write_fake_artifact(directory)
+    elif changed:
+        shutil.copytree(embedder.artifact, directory)
+        content = bytearray((directory / changed).read_bytes())
+        content[len(content) // 2] ^= 1  # one bit
+        (directory / changed).write_bytes(content)
+    printed = run(command, directory, code=1)
+    assert printed.startswith(f"polyhead {command}: {message.format(directory)}")
     assert printed.count("\n") == 1

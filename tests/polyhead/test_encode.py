@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from polyhead import encode as command
 from polyhead.cli import main
 from polyhead.texts import count_texts
 from service.settings import Settings
-from tests.polyhead.conftest import Run
+from tests.command import Run
 from tests.service.fake_engine import HIDDEN_SIZE, FakeBackend, load_fake_engine, write_fake_artifact
 from tests.service.routes.test_encode import expected_vector, ids_of
 from tests.task_artifacts import TaskArtifact
@@ -52,10 +53,21 @@ def lines_of(run: Run, *given: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run("encode", *given).splitlines()]
 
 
-def test_texts_of_the_command_line_become_lines_of_json(run: Run) -> None:
+def test_vectors_become_lines_of_json_an_array_or_parquet(run: Run) -> None:
+    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
     lines = lines_of(run, *TEXTS, "--dimensions", "3")
     assert [line["text"] for line in lines] == TEXTS
-    np.testing.assert_allclose([line["embedding"] for line in lines], expected(dimensions=3), rtol=1e-5, atol=1e-6)
+    close([line["embedding"] for line in lines], expected(dimensions=3))
+    Path("in.txt").write_text("\n".join(TEXTS) + "\n")
+    run("encode", "--input", "in.txt", "--output", "OUT.NPY", "--no-normalize")
+    found = np.load("OUT.NPY")
+    assert (found.dtype, found.shape) == (np.float32, (3, HIDDEN_SIZE))
+    close(found, expected(normalize=False))
+    Path("in.jsonl").write_text("\n".join(json.dumps({"body": text, "id": 1}) for text in TEXTS))
+    run("encode", "--input", "in.jsonl", "--field", "body", "--output", "out.parquet")
+    table = parquet.read_table("out.parquet")
+    assert table["text"].to_pylist() == TEXTS
+    close(table["embedding"].to_pylist(), expected())
 
 
 @pytest.mark.parametrize(
@@ -154,14 +166,6 @@ def test_a_pipe_is_answered_as_its_texts_come(embedder: TaskArtifact) -> None:
         assert run.wait() == 130
 
 
-def test_a_file_of_lines_becomes_an_array() -> None:
-    Path("in.txt").write_text("\n".join(TEXTS) + "\n")
-    assert main(["encode", "--input", "in.txt", "--output", "OUT.NPY", "--no-normalize"]) == 0
-    found = np.load("OUT.NPY")
-    assert (found.dtype, found.shape) == (np.float32, (3, HIDDEN_SIZE))
-    np.testing.assert_allclose(found, expected(normalize=False), rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("name", ["out.parquet", "out.npy", "out.jsonl"])
 def test_a_fault_behind_written_rows_is_one_line_and_leaves_nothing(
     name: str, run: Run, monkeypatch: pytest.MonkeyPatch
@@ -184,14 +188,6 @@ def test_a_link_to_the_output_stays_a_link() -> None:
     assert main(["encode", "cat", "--output", "out.npy"]) == 0
     assert Path("out.npy").is_symlink()
     assert np.load("big/real.npy").shape == (1, HIDDEN_SIZE)
-
-
-def test_lines_of_json_become_parquet() -> None:
-    Path("in.jsonl").write_text("\n".join(json.dumps({"body": text, "id": 1}) for text in TEXTS))
-    assert main(["encode", "--input", "in.jsonl", "--field", "body", "--output", "out.parquet"]) == 0
-    table = parquet.read_table("out.parquet")
-    assert table["text"].to_pylist() == TEXTS
-    np.testing.assert_allclose(table["embedding"].to_pylist(), expected(), rtol=1e-5, atol=1e-6)
 
 
 BAD_FILES: list[tuple[bytes, str, str, str]] = [  # content, name, flags besides --output, and what is said
@@ -314,17 +310,12 @@ def test_what_fails_in_loading_is_not_said_of_the_output(
     ],
 )
 def test_a_closed_stream_is_said_where_it_is_needed(
-    closed: str,
-    given: str,
-    code: int,
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    closed: str, given: str, code: int, message: str, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     Path("in.txt").write_text("cat")
     monkeypatch.setattr(sys, closed, None)
-    assert main(["encode", *given.split()]) == code
-    assert capsys.readouterr().err.endswith(message)
+    run("encode", *given.split(), code=code)
+    assert run.said.endswith(message)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

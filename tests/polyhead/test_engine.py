@@ -125,12 +125,15 @@ def test_public_names_are_those_of_the_packages_below() -> None:
         getattr(polyhead, "Motor")  # noqa: B009 - a type checker knows that it is not there
 
 
-def test_help_loads_nothing_heavy() -> None:
-    program = """
-import sys
-from polyhead.cli import main
-main(["--help"])
-print(sorted({"numpy", "onnxruntime", "pydantic", "torch"} & set(sys.modules)), file=sys.stderr)
-"""
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
-    assert run.stderr == "[]\n"
+@pytest.mark.parametrize(
+    ("program", "unwanted"),
+    [
+        ("from polyhead.cli import main; main(['--help'])", {"numpy", "onnxruntime", "pydantic", "torch"}),
+        ("import polyhead.serve, polyhead.tune", {"torch"}),
+    ],
+    ids=["help", "serving"],
+)
+def test_what_needs_no_library_loads_none(program: str, unwanted: set[str]) -> None:
+    program = f"import sys; {program}; sys.stderr.write(str({unwanted} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stderr == "set()"

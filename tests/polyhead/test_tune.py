@@ -13,21 +13,8 @@ from export.errors import SourceError
 from model.artifact import OPENVINO, Artifact, Manifest, read_manifest, write_manifest
 from polyhead import tune as tuning
 from polyhead.models import TUNED, Wanted, cache_folder, tuned_for
-from polyhead.tune import (
-    CONNECTIONS,
-    Layout,
-    Measurement,
-    NotMeasured,
-    Rates,
-    layouts,
-    least_latency,
-    measure,
-    most_throughput,
-    natural_texts,
-    report,
-    served,
-)
-from tests.polyhead.conftest import Run
+from polyhead.tune import Layout, Measurement, NotMeasured, Rates
+from tests.command import Run
 from tests.service.fake_engine import make_tokenizer, write_fake_artifact
 
 MODEL = Path("made")
@@ -47,24 +34,24 @@ def manifest(tmp_path: Path) -> Manifest:
 
 
 def test_shares_out_all_cores() -> None:
-    assert layouts(1) == [Layout(1, 1, 1)]
-    assert layouts(2) == [Layout(1, 2, 1), Layout(1, 1, 2), Layout(2, 1, 1)]
-    assert len(layouts(64)) == 28
-    assert {one.processes * one.workers * one.intra_op_threads for one in layouts(12)} == {12}
-    assert len(set(layouts(12))) == len(layouts(12))
+    assert tuning.layouts(1) == [Layout(1, 1, 1)]
+    assert tuning.layouts(2) == [Layout(1, 2, 1), Layout(1, 1, 2), Layout(2, 1, 1)]
+    assert len(tuning.layouts(64)) == 28
+    assert {one.processes * one.workers * one.intra_op_threads for one in tuning.layouts(12)} == {12}
+    assert len(set(tuning.layouts(12))) == len(tuning.layouts(12))
 
 
 def test_the_best_of_each_kind_is_recommended_and_more_processes_or_tokens_have_to_be_worth_it() -> None:
     found = [measured(Layout(1, 4, 1), 900, 0.010), measured(Layout(1, 1, 4), 500, 0.004)]
-    assert most_throughput(found).layout == Layout(1, 4, 1)
-    assert least_latency(found).layout == Layout(1, 1, 4)
+    assert tuning.most_throughput(found).layout == Layout(1, 4, 1)
+    assert tuning.least_latency(found).layout == Layout(1, 1, 4)
     one, two, four = (measured(Layout(n, 8 // n, 1), rate, 0.004) for n, rate in ((1, 985), (2, 1000), (4, 990)))
-    assert most_throughput([four, two, one]) == one
-    assert least_latency([four, two, one]) == one
-    assert most_throughput([measured(one.layout, 960, 1), two]) == two
+    assert tuning.most_throughput([four, two, one]) == one
+    assert tuning.least_latency([four, two, one]) == one
+    assert tuning.most_throughput([measured(one.layout, 960, 1), two]) == two
     own, other = (measured(Layout(1, 2, 1, tokens), rate, 0.004) for tokens, rate in ((None, 980), (1024, 1000)))
-    assert most_throughput([other, own]) == own
-    assert least_latency([own, replace(other, alone=rates(500, 0.002))]) == own
+    assert tuning.most_throughput([other, own]) == own
+    assert tuning.least_latency([own, replace(other, alone=rates(500, 0.002))]) == own
 
 
 def test_batch_sizes_are_tried_in_the_way_with_the_most_texts_a_second(
@@ -100,7 +87,7 @@ def test_the_table_says_what_each_form_gave_and_the_commands_to_copy_follow(mani
         manifest, precision="bf16", engine=OPENVINO, parity={"openvino": {"quality": {"cosine_mean": 0.99999}}}
     )
     manifests = {Path("a"): int8, Path("b"): bf16, Path("c"): manifest}
-    printed = report(
+    printed = tuning.report(
         [
             measured(Layout(1, 4, 1), 900, 0.010, Path("a")),
             measured(Layout(1, 1, 4), 500, 0.004, Path("b")),
@@ -119,7 +106,7 @@ def test_the_table_says_what_each_form_gave_and_the_commands_to_copy_follow(mani
     assert f"for latency: {layout.format(1, 4, 'b')}" in printed
     assert "no core to spare" not in printed
     busy = Measurement(Path("a"), Layout(1, 4, 1), rates(900, 0.010), rates(900, 0.020, client_share=0.97))
-    assert "no core to spare" in report([busy], manifests)
+    assert "no core to spare" in tuning.report([busy], manifests)
 
 
 @pytest.fixture
@@ -192,7 +179,7 @@ def test_measures_an_artifact_over_http_whatever_else_the_environment_says(
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
-    with pytest.raises(NotMeasured, match="holds neither an artifact"), served(tmp_path, Layout(1, 1, 1)):
+    with pytest.raises(NotMeasured, match="holds neither an artifact"), tuning.served(tmp_path, Layout(1, 1, 1)):
         pass
 
 
@@ -229,18 +216,18 @@ async def ask(status: str, vocabulary: Path) -> tuple[Rates, Rates, Counter[str]
                 writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
 
     async with await asyncio.start_server(answer, "127.0.0.1") as server:
-        texts = natural_texts(vocabulary, 16, longest=64)
-        alone, together = await measure(server.sockets[0].getsockname(), texts, 0.1)
+        texts = tuning.natural_texts(vocabulary, 16, longest=64)
+        alone, together = await tuning.measure(server.sockets[0].getsockname(), texts, 0.1)
     return alone, together, seen, connections
 
 
 async def test_many_requests_are_under_way_and_each_is_counted(tmp_path: Path) -> None:
     alone, together, seen, connections = await ask("200 OK", tmp_path / "tokenizer.json")
-    assert len(together.seconds) >= CONNECTIONS
+    assert len(together.seconds) >= tuning.CONNECTIONS
     assert len(alone.seconds) >= 1
     assert together.client_share > 0
-    assert connections == 2 * CONNECTIONS + 1
-    assert seen.total() >= len(together.seconds) + len(alone.seconds) + CONNECTIONS
+    assert connections == 2 * tuning.CONNECTIONS + 1
+    assert seen.total() >= len(together.seconds) + len(alone.seconds) + tuning.CONNECTIONS
     assert len(seen) > 10
 
 

@@ -1,3 +1,5 @@
+"""Runs commands of `polyhead` in this process."""
+
 from typing import Any
 
 import pytest
@@ -6,7 +8,7 @@ from polyhead.cli import main
 
 
 class Run:
-    """Runs commands of `polyhead`, each with its exit code checked."""
+    """Runs a command with its exit code checked."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -18,8 +20,3 @@ class Run:
         assert main([str(word) for word in given]) == code
         printed, self.said = self._capsys.readouterr()
         return self.said if code else printed
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    return Run(capsys)
