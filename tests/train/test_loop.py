@@ -11,7 +11,7 @@ import torch
 
 from export.checkpoint import Checkpoint
 from model.encoder import Encoder
-from tests.networks import TINY, draw_weights
+from tests.networks import TINY, draw_weights, vary
 from tests.train.conftest import read_back
 from train import loop
 from train.classify import Classify
@@ -21,14 +21,14 @@ from train.distil import Distil
 from train.errors import Diverged, RunError
 from train.folder import RECORD, write_network
 from train.heal import Heal
-from train.optimizer import orthogonalise, parameter_groups
+from train.optimizer import make_optimizer, orthogonalise, parameter_groups
 from train.parallel import Processes
 from train.settings import CHECKPOINT, OptimizerName, RunSettings, head_dropout_at, rate_at
 
 pytestmark = pytest.mark.usefixtures("receive")
 
 
-def stopping(kind: Any, stop_at: int = 5) -> Any:
+def stopping(kind: Any, stop_at: int) -> Any:
     """A recipe that is asked to stop in the middle of a step, as Ctrl-C would.
 
     The handler that is installed is called: a signal would also reach the tests' own process.
@@ -58,6 +58,20 @@ def run(tmp_path: Path) -> RunSettings:
     return replace(settings, dropout=0.1, head_dropout=0.3)
 
 
+def interrupted(kind: Any, settings: Any, run: RunSettings, stop_at: int = 5) -> None:
+    """A run that is asked to stop, and does."""
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(stopping(kind, stop_at)(settings, run), run)
+
+
+def resumed(kind: Any, settings: Any, run: RunSettings) -> Any:
+    """The recipe of a run that goes on to its end."""
+    again = replace(run, resume=True)
+    recipe = kind(settings, again)
+    loop.train(recipe, again)
+    return recipe
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return read_back(folder).encoder.state_dict()
 
@@ -70,16 +84,13 @@ def test_a_resumed_run_ends_in_the_bits_of_an_uninterrupted_one(
     settings = replace(settings, weights=replace(settings.weights, related=related))
     whole = replace(run, output=run.output.with_name("whole"))
     loop.train(Heal(settings, whole), whole)
-    with pytest.raises(KeyboardInterrupt):
-        loop.train(stopping(Heal)(settings, run), run)
+    interrupted(Heal, settings, run)
     assert not json.loads((run.output / RECORD).read_text())["is_done"]
     assert json.loads((whole.output / RECORD).read_text())["steps"] > 6
     assert (run.output / CHECKPOINT).is_file()
     (run.output / f".{CHECKPOINT}.part").touch()  # as a process that is killed while it writes leaves it
     (run.output / ".next.part").mkdir()
-    again = replace(run, resume=True)
-    recipe = Heal(settings, again)
-    loop.train(recipe, again)
+    recipe = resumed(Heal, settings, run)
     assert not [path for path in run.output.iterdir() if CHECKPOINT in path.name or path.name.startswith(".")]
     records = [json.loads((folder / RECORD).read_text()) for folder in (whole.output, run.output)]
     for name in ("best", "steps", "tokens", "evaluations", "losses", "removed", "settings", "texts"):
@@ -159,11 +170,10 @@ def test_a_run_goes_on_only_as_it_began(
 ) -> None:
     with pytest.raises(RunError, match="nothing to go on from"):
         Heal(settings, replace(run, resume=True))
-    with pytest.raises(KeyboardInterrupt):
-        loop.train(stopping(Heal)(settings, run), run)
+    interrupted(Heal, settings, run)
     for changed in (replace(run, seed=1), replace(run, learning_rate=1e-3)):
         with pytest.raises(RunError, match="run with other settings: (seed|learning_rate) was"):
-            loop.train(Heal(settings, replace(changed, resume=True)), replace(changed, resume=True))
+            resumed(Heal, settings, changed)
     write_network(tmp_path / "other", draw_weights(Encoder(TINY), seed=7), tiny_checkpoint)
     for other, name in (
         (replace(settings, model=str(tmp_path / "other")), "source"),
@@ -171,7 +181,7 @@ def test_a_run_goes_on_only_as_it_began(
         (replace(settings, remove=0.75), "asked"),
     ):
         with pytest.raises(RunError, match=f"run with other data: {name} was"):
-            loop.train(Heal(other, replace(run, resume=True)), replace(run, resume=True))
+            resumed(Heal, other, run)
     with pytest.raises(RunError, match="holds a checkpoint: go on with --resume"):
         loop.train(Heal(settings, run), run)
 
@@ -203,8 +213,7 @@ def test_each_process_draws_the_same_numbers_again_after_a_stop(settings: HealSe
             return super().backward(places, step=step, share=share)
 
     name = "first"
-    with pytest.raises(KeyboardInterrupt):
-        loop.train(stopping(Drawing)(settings, run), run)
+    interrupted(Drawing, settings, run)
     name, second = "second", replace(run, output=run.output.with_name("second"))
     loop.train(Drawing(settings, second), second, Second(rank=1))
     name, again = "resumed", replace(run, resume=True)
@@ -231,12 +240,8 @@ def test_networks_of_shared_layers_are_trained_stopped_and_resumed(
         "distil": (Distil, DistilSettings(model=model, texts=(text_file,))),
     }[command]
     run = RunSettings(output=tmp_path / "run", epochs=0.5, batch_size=8, evaluations=1)
-    with pytest.raises(KeyboardInterrupt):
-        loop.train(stopping(kind, 1)(settings, run), run)
-    again = replace(run, resume=True)
-    recipe = kind(settings, again)
-    loop.train(recipe, again)
-    trained = recipe.encoder.state_dict()
+    interrupted(kind, settings, run, stop_at=1)
+    trained = resumed(kind, settings, run).encoder.state_dict()
     assert torch.equal(trained["layers.0.feed_forward.up.weight"], trained["layers.2.feed_forward.up.weight"])
     assert read_back(run.output).encoder.config.shared_layers == (0, 0, 0)
 
@@ -250,3 +255,60 @@ def test_an_embedding_rate_of_0_leaves_only_tables_as_they_are(
     parameter_groups(recipe.module, recipe.encoder, recipe.rate_factors, run)
     frozen = {name for name, parameter in recipe.encoder.named_parameters() if not parameter.requires_grad}
     assert frozen == {f"embeddings.{name}.weight" for name in ("token", "position", "token_type")}
+
+
+def filled(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", [(48, 48), (32, 48), (48, 192), (192, 48)])
+def test_bfloat16_rounds_directions_and_no_more(shape: tuple[int, int]) -> None:
+    """Of a gradient's kind: few of its singular values are large."""
+    left, lengths, right = torch.linalg.svd(filled(*shape), full_matrices=False)
+    matrix = left @ torch.diag(torch.logspace(0, -4, len(lengths))) @ right
+    expected = orthogonalise(matrix)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = orthogonalise(matrix)
+    assert rounded.dtype == torch.bfloat16
+    assert (rounded.float() - expected).norm() < 0.2 * expected.norm()
+
+
+def test_no_gradient_is_no_step() -> None:
+    assert torch.equal(orthogonalise(torch.zeros(4, 16)), torch.zeros(4, 16))
+
+
+def test_steps_are_those_of_pytorch(tmp_path: Path) -> None:
+    """The layers' matrices go as PyTorch's Muon has them, which rounds to bfloat16; the rest as AdamW."""
+    config = vary(hidden_size=32, intermediate_size=96)
+    ours, theirs, start = (draw_weights(Encoder(config)).requires_grad_(True) for _ in range(3))
+    named, begun = dict(theirs.named_parameters()), dict(start.named_parameters())
+    run = RunSettings(output=tmp_path, optimizer="muon", learning_rate=1e-2, embedding_rate=0.5, weight_decay=0.1)
+    optimizer = make_optimizer(ours, ours, {}, run)
+    hidden, tables = (
+        {name: own for name, own in named.items() if name.startswith(part) and own.ndim == 2}
+        for part in ("layers.", "embeddings.")
+    )
+    assert len(hidden) == 2 * 6
+    muon = torch.optim.Muon([*hidden.values()], lr=1e-2, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    rest = torch.optim.AdamW(
+        [
+            {"params": [*tables.values()], "lr": 5e-3},
+            {"params": [own for name, own in named.items() if name not in {*hidden, *tables}], "lr": 1e-2},
+        ],
+        betas=(0.9, 0.98),
+        weight_decay=0.0,
+    )
+    for group in optimizer.param_groups:
+        group["lr"] = run.learning_rate * group["scale"]
+    for step in range(4):
+        for network in (ours, theirs):
+            for index, parameter in enumerate(network.parameters()):
+                parameter.grad = filled(*parameter.shape, seed=100 * step + index)
+        for each in (optimizer, muon, rest):
+            each.step()
+        optimizer.zero_grad()
+    for name, own in ours.named_parameters():
+        moved, expected = own - begun[name], named[name] - begun[name]
+        allowed = 0.03 if name in hidden else 1e-4  # of the step
+        assert (moved - expected).norm() < allowed * expected.norm(), name
+        assert expected.norm() > 0, name
