@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,6 +66,13 @@ class Story(NamedTuple):
     first: Run
     edited: Run
     broken: Run
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """One for all tests: its start takes longer than most of them."""
+    with Cluster(cores=2) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
