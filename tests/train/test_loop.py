@@ -1,4 +1,3 @@
-import itertools
 import json
 import signal
 from collections.abc import Callable, Sequence
@@ -224,19 +223,15 @@ def test_each_process_draws_the_same_numbers_again_after_a_stop(settings: HealSe
 
 @pytest.mark.parametrize("command", ["contrast", "classify", "distil"])
 def test_networks_of_shared_layers_are_trained_stopped_and_resumed(
-    command: str, tiny_checkpoint: Checkpoint, text_file: Path, tmp_path: Path
+    command: str, tiny_checkpoint: Checkpoint, text_file: Path, rated_file: Path, tmp_path: Path
 ) -> None:
     config = replace(TINY, num_heads=(4, 4, 4), shared_layers=(0, 0, 0))
     write_network(tmp_path / "shared", draw_weights(Encoder(config)), tiny_checkpoint)
-    texts = list(dict.fromkeys(text_file.read_text().splitlines()))
-    pairs, labelled = tmp_path / "pairs.csv", tmp_path / "labelled.csv"
-    pairs.write_text("".join(f"{a},{b}\n" for a, b in itertools.pairwise(texts)))
-    labelled.write_text("".join(f"{text},{index % 2}\n" for index, text in enumerate(texts)))
     model = str(tmp_path / "shared")
     kind: Any
     kind, settings = {
-        "contrast": (Contrast, ContrastSettings(model=model, rows=pairs)),
-        "classify": (Classify, ClassifySettings(model=model, rows=labelled)),
+        "contrast": (Contrast, ContrastSettings(model=model, rows=rated_file)),
+        "classify": (Classify, ClassifySettings(model=model, rows=rated_file, pairs=True)),
         "distil": (Distil, DistilSettings(model=model, texts=(text_file,))),
     }[command]
     run = RunSettings(output=tmp_path / "run", epochs=0.5, batch_size=8, evaluations=1)
