@@ -1,6 +1,7 @@
-"""Healing: which parts are removed, the fit in closed form, and the command."""
+"""Which parts training removes: a share, a quality or a speed, heads that gates close; and the fit in closed form."""
 
 import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import fields, make_dataclass, replace
 from pathlib import Path
@@ -25,13 +26,14 @@ from polyhead.info import describe
 from tests.networks import TINY, draw_weights, random_batches, vary
 from tests.task_artifacts import quick_export
 from tests.train.conftest import draw, read_back
-from train import costs, removal, shape
+from train import costs, loop, removal, shape
 from train.batching import tokenize_texts
-from train.commands import HealSettings
+from train.commands import GateSettings, HealSettings
 from train.costs import Costs
 from train.embedding import embed_ids, encoder_layers
 from train.errors import RunError
-from train.folder import save_checkpoint, write_network
+from train.folder import RECORD, save_checkpoint, write_network
+from train.gates import Gates, HardConcreteGates, fold_gates
 from train.heal import Heal
 from train.reconstruct import LayerRunner, LeastSquares, reconstruct, require_fittable
 from train.removal import Removal, eliminate, order_by_reconstruction
@@ -42,8 +44,10 @@ PRE_NORM = replace(TINY, num_heads=(4, 4, 4), pre_norm=True, final_norm=True)
 COSTS = Costs(np.array([[0.0, 0.0], [4.0, 4.0]]), np.array([[0.0, 0.0], [64.0, 8.0]]), 1.0, 2.0)
 
 
-def vectors(encoder: Encoder) -> torch.Tensor:
-    return torch.cat([encoder(batch.input_ids, batch.lengths).pooled for batch in random_batches(1, 2)])
+def differences(student: Encoder, teacher: Encoder, batches: list[TextBatch]) -> float:
+    """Mean squared difference of the embeddings."""
+    pairs = [(net(b.input_ids, b.lengths).pooled for net in (student, teacher)) for b in batches]
+    return float(torch.cat([(own - whole).square() for own, whole in pairs]).mean())
 
 
 def test_what_is_left_computes_what_the_network_does_with_the_rest_at_zero() -> None:
@@ -72,8 +76,8 @@ def test_a_network_without_a_layer_is_fitted_to_the_whole_one(pre_norm: bool) ->
     kept = Shape(layers=(0, 2), heads=((0, 1, 2, 3),) * 2, neurons=(tuple(range(64)),) * 2)
     cut, student = apply_shape(teacher, kept), apply_shape(teacher, kept)
     reconstruct(student, teacher, random_batches(2, 24), kept.layers)
-    whole = vectors(teacher)
-    assert (vectors(student) - whole).square().mean() < 0.8 * (vectors(cut) - whole).square().mean()
+    others = random_batches(1, 2)
+    assert differences(student, teacher, others) < 0.8 * differences(cut, teacher, others)
 
 
 def test_the_knapsack_finds_what_trying_all_finds() -> None:
@@ -167,12 +171,6 @@ NETWORKS = {
     "alibi": replace(EVEN, attention_positions="alibi"),
     "no biases": replace(EVEN, attention_bias=False, output_bias=False, up_bias=False, down_bias=False),
 }
-
-
-def differences(student: Encoder, teacher: Encoder, batches: list[TextBatch]) -> float:
-    """Mean squared difference of the embeddings."""
-    pairs = [(net(b.input_ids, b.lengths).pooled for net in (student, teacher)) for b in batches]
-    return float(torch.cat([(own - whole).square() for own, whole in pairs]).mean())
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -328,3 +326,60 @@ def test_an_artifact_of_a_folder_is_healed_of_what_it_lost(tiny_folder: Path, te
         export_artifact(pruned.checkpoint, tmp_path / "pruned", explains=False, pruning=pruned.record)
     healed = heal(tmp_path / "pruned", text_file, weights_from=str(tiny_folder))
     assert healed.described["removed"] == pruned.record["removed"]
+
+
+LOG_ALPHA = torch.tensor([-3.0, -1.0, 0.0, 0.5, 2.0, 4.0])
+
+
+def gates_at(log_alpha: torch.Tensor) -> HardConcreteGates:
+    gates = HardConcreteGates(len(log_alpha))
+    with torch.no_grad():
+        gates.log_alpha.copy_(log_alpha)
+    return gates
+
+
+def test_drawn_gates_are_closed_as_often_as_expected() -> None:
+    gates = gates_at(LOG_ALPHA)
+    drawn = gates.draw(20_000, torch.Generator().manual_seed(0)).detach()
+    assert drawn.min() == 0
+    assert drawn.max() == 1
+    closed = (drawn == 0).double().mean(dim=0)
+    # Closed where sigmoid((log u - log(1 - u) + a) / b) <= 1 / 12: u <= sigmoid(b log(1 / 11) - a).
+    expected = torch.sigmoid(2 / 3 * torch.log(torch.tensor(1 / 11)) - LOG_ALPHA).double()
+    torch.testing.assert_close(closed, expected, atol=0.01, rtol=0)
+    assert float(gates.expected_closed().detach()) == pytest.approx(float(expected.mean()), abs=1e-6)
+
+
+def test_the_multipliers_bring_the_share_to_its_target() -> None:
+    gates = gates_at(torch.full((20,), 2.5))
+    optimizer = torch.optim.Adam(gates.parameters(), lr=0.1)
+    for _ in range(600):
+        optimizer.zero_grad()
+        loss = gates.penalty(0.4) - 0.02 * gates.log_alpha.sigmoid().sum()  # which alone would keep all open
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert float(gates.expected_closed().detach()) == pytest.approx(0.4, abs=0.03)
+
+
+def test_folded_gates_give_what_the_gated_network_gives() -> None:
+    encoder = draw_weights(Encoder(TINY)).double()
+    gates = torch.tensor([0.3, 1.0, 0.7, 0.5, 1.0, 0.2, 0.9, 0.6], dtype=torch.float64)
+    ids = torch.randint(0, 48, (5, 12), generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([12, 1, 5, 7, 3])
+    expected = encoder(ids, lengths, head_gates=gates.expand(5, -1)).pooled
+    torch.testing.assert_close(fold_gates(encoder, gates)(ids, lengths).pooled, expected, atol=1e-12, rtol=0)
+
+
+def test_a_run_removes_as_many_heads_as_asked_and_heal_takes_its_record(
+    tiny_folder: Path, text_file: Path, tmp_path: Path
+) -> None:
+    settings = GateSettings(model=str(tiny_folder), texts=(text_file,), remove=0.5)
+    run = RunSettings(output=tmp_path / "gated", epochs=2, batch_size=8, learning_rate=1e-3, evaluations=2)
+    loop.train(Gates(settings, run), run)
+    record = json.loads((run.output / RECORD).read_text())
+    written = read_back(run.output).encoder.config
+    assert sum(written.num_heads) == 4 == len(record["removed"])
+    assert 0 < record["evaluations"][-1]["closed"] < 1
+    healed = heal(tiny_folder, text_file, heads=run.output / RECORD)
+    assert healed.encoder.config.num_heads == written.num_heads
+    assert healed.described["removed"] == record["removed"]

@@ -14,11 +14,12 @@ from tests.networks import TINY, draw_weights, vary
 from tests.train.conftest import read_back
 from train import loop
 from train.classify import Classify
-from train.commands import ClassifySettings, ContrastSettings, DistilSettings, HealSettings, Weights
+from train.commands import ClassifySettings, ContrastSettings, DistilSettings, GateSettings, HealSettings, Weights
 from train.contrast import Contrast
 from train.distil import Distil
 from train.errors import Diverged, RunError
 from train.folder import RECORD, write_network
+from train.gates import Gates
 from train.heal import Heal
 from train.optimizer import make_optimizer, orthogonalise, parameter_groups
 from train.parallel import Processes
@@ -151,6 +152,33 @@ def test_the_best_network_is_kept_and_healing_helps(settings: HealSettings, run:
     recipe.encoder.load_state_dict(weights(run.output))
     assert round(recipe.evaluate()["cosine_mean"], 6) == progress.best
     assert sum(recipe.encoder.config.num_heads) == 8 - 3
+
+
+class Falling(Gates):
+    """Is worse at every evaluation, and closes other gates each time."""
+
+    judged = 0
+
+    def evaluate(self) -> dict[str, float]:
+        self.judged += 1
+        with torch.no_grad():
+            self.gates.log_alpha.copy_(torch.linspace(-2, 2, 8).roll(self.judged))
+        return {"cosine_mean": -self.judged, "closed": 0.5}
+
+
+def test_the_record_names_the_heads_of_the_network_that_is_kept_and_no_early_one_is(
+    tiny_folder: Path, text_file: Path, tmp_path: Path
+) -> None:
+    run = RunSettings(output=tmp_path / "gated", epochs=2, batch_size=8, evaluations=5)
+    recipe = Falling(GateSettings(model=str(tiny_folder), texts=(text_file,), remove=0.5), run)
+    loop.train(recipe, run)
+    record = json.loads((run.output / RECORD).read_text())
+    assert record["best"]["step"] == record["evaluations"][2]["step"]  # the first after 40 % of the steps
+    written = read_back(run.output).encoder.config.num_heads
+    removed = [layer for layer, _ in record["removed"]]
+    assert written == tuple(heads - removed.count(layer) for layer, heads in enumerate(TINY.num_heads))
+    assert record["network"]["num_heads"] == list(written)
+    assert record["removed"] != recipe.findings()["removed"]
 
 
 def test_a_loss_that_is_no_number_ends_the_run(settings: HealSettings, run: RunSettings) -> None:
