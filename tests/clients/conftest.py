@@ -23,9 +23,9 @@ os.environ |= {
     "LANGSMITH_TRACING": "false",
 }
 
-TEXTS = ("The cat sat on the mat.", "Ein Hund läuft über die Straße.", "x", "猫 " * 30)
+TEXTS = ["The cat sat on the mat.", "Ein Hund läuft über die Straße.", "x", "猫 " * 30]
 QUERY = "Where did the cat sit?"
-DOCUMENTS = ("It rained all day.", "The cat sat on the mat.", "A dog ran across the street.", "Cats like to sit.")
+DOCUMENTS = ["It rained all day.", "The cat sat on the mat.", "A dog ran across the street.", "Cats like to sit."]
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,6 @@ def url(server: ServerProcess) -> str:
 
 
 @pytest.fixture(scope="session")
-def texts() -> list[str]:
-    return list(TEXTS)
-
-
-@pytest.fixture(scope="session")
 def encode(url: str) -> Any:
     """What `POST /encode` answers, as an array [n, D]."""
 
@@ -77,9 +72,9 @@ def model(url: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def same(encode: Any, texts: list[str]) -> Any:
-    """Compares a client's vectors with `POST /encode`."""
-    expected = encode(texts)
+def same(encode: Any) -> Any:
+    """Compares a client's vectors of `TEXTS` with `POST /encode`."""
+    expected = encode(TEXTS)
 
     def check(got: Any) -> None:
         found = np.asarray(got, dtype=np.float64)
@@ -92,8 +87,8 @@ def same(encode: Any, texts: list[str]) -> Any:
 @pytest.fixture(scope="session")
 def ranking(encode: Any) -> Ranking:
     """Documents ranked by vectors that `POST /encode` answers."""
-    scores = encode(list(DOCUMENTS)) @ encode(QUERY)[0]
-    return Ranking(QUERY, list(DOCUMENTS), scores.tolist(), np.argsort(-scores).tolist())
+    scores = encode(DOCUMENTS) @ encode(QUERY)[0]
+    return Ranking(QUERY, DOCUMENTS, scores.tolist(), np.argsort(-scores).tolist())
 
 
 @pytest.fixture(scope="session")

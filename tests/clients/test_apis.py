@@ -22,7 +22,7 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from tritonclient.utils import InferenceServerException
 
-from tests.clients.conftest import Ranking
+from tests.clients.conftest import TEXTS, Ranking
 
 
 @pytest.fixture(scope="module")
@@ -32,34 +32,34 @@ def openai_client(url: str) -> Iterator[openai.OpenAI]:
 
 
 def test_openai_texts_come_back_in_base64_as_the_client_asks_by_default(
-    openai_client: openai.OpenAI, same: Any, texts: list[str], model: str
+    openai_client: openai.OpenAI, same: Any, model: str
 ) -> None:
-    raw = openai_client.embeddings.with_raw_response.create(model="text-embedding-3-small", input=texts)
+    raw = openai_client.embeddings.with_raw_response.create(model="text-embedding-3-small", input=TEXTS)
     assert isinstance(raw.http_response.json()["data"][0]["embedding"], str)
     answer = raw.parse()
     same([entry.embedding for entry in answer.data])
-    assert [entry.index for entry in answer.data] == list(range(len(texts)))
+    assert [entry.index for entry in answer.data] == list(range(len(TEXTS)))
     assert answer.model == model
-    assert answer.usage.prompt_tokens == answer.usage.total_tokens > len(texts)
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens > len(TEXTS)
 
 
-def test_openai_floats_users_and_one_text(openai_client: openai.OpenAI, same: Any, texts: list[str]) -> None:
+def test_openai_floats_users_and_one_text(openai_client: openai.OpenAI, same: Any) -> None:
     answers = [
-        openai_client.embeddings.create(model="any", input=text, encoding_format="float", user="you") for text in texts
+        openai_client.embeddings.create(model="any", input=text, encoding_format="float", user="you") for text in TEXTS
     ]
     same([answer.data[0].embedding for answer in answers])
 
 
-def test_openai_token_ids_of_this_model(openai_client: openai.OpenAI, url: str, same: Any, texts: list[str]) -> None:
-    items = httpx.post(f"{url}/tokenize", json={"inputs": texts}).json()["items"]
+def test_openai_token_ids_of_this_model(openai_client: openai.OpenAI, url: str, same: Any) -> None:
+    items = httpx.post(f"{url}/tokenize", json={"inputs": TEXTS}).json()["items"]
     answer = openai_client.embeddings.create(model="any", input=[item["input_ids"] for item in items])
     same([entry.embedding for entry in answer.data])
 
 
-def test_openai_fewer_dimensions_have_length_1(openai_client: openai.OpenAI, encode: Any, texts: list[str]) -> None:
-    answer = openai_client.embeddings.create(model="any", input=texts, dimensions=16)
+def test_openai_fewer_dimensions_have_length_1(openai_client: openai.OpenAI, encode: Any) -> None:
+    answer = openai_client.embeddings.create(model="any", input=TEXTS, dimensions=16)
     vectors = np.array([entry.embedding for entry in answer.data])
-    np.testing.assert_allclose(vectors, encode(texts, dimensions=16), atol=1e-6)
+    np.testing.assert_allclose(vectors, encode(TEXTS, dimensions=16), atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
 
 
@@ -114,25 +114,25 @@ def test_cohere_rerank(cohere_client: ClientV2, ranking: Ranking) -> None:
     ranking.check(pairs(best.results), top_n=2)
 
 
-def test_cohere_embed(cohere_client: ClientV2, same: Any, texts: list[str]) -> None:
-    answer = cohere_client.embed(model="any", texts=texts, input_type="search_document", embedding_types=["float"])
+def test_cohere_embed(cohere_client: ClientV2, same: Any) -> None:
+    answer = cohere_client.embed(model="any", texts=TEXTS, input_type="search_document", embedding_types=["float"])
     same(answer.embeddings.float_)
-    assert answer.texts == texts
+    assert answer.texts == TEXTS
     assert answer.meta is not None
     assert answer.meta.billed_units is not None
     assert (answer.meta.billed_units.input_tokens or 0) > 0
 
 
-def test_cohere_gets_every_form_of_a_vector(cohere_client: ClientV2, encode: Any, texts: list[str]) -> None:
+def test_cohere_gets_every_form_of_a_vector(cohere_client: ClientV2, encode: Any) -> None:
     forms = ["float", "int8", "uint8", "binary", "ubinary", "base64"]
-    found = cohere_client.embed(model="any", texts=texts, input_type="search_query", embedding_types=forms).embeddings
+    found = cohere_client.embed(model="any", texts=TEXTS, input_type="search_query", embedding_types=forms).embeddings
     vectors = np.array(found.float_)
     assert np.shape(found.int8) == np.shape(found.uint8) == vectors.shape
     np.testing.assert_array_equal(np.array(found.uint8) - 128, found.int8)
     np.testing.assert_array_equal(np.unpackbits(np.array(found.ubinary, np.uint8), axis=1), vectors > 0)
     np.testing.assert_array_equal(np.array(found.binary) + 128, found.ubinary)
     decoded = [np.frombuffer(base64.b64decode(text), "<f4") for text in found.base64 or ()]
-    np.testing.assert_allclose(decoded, encode(texts), atol=1e-6)
+    np.testing.assert_allclose(decoded, encode(TEXTS), atol=1e-6)
 
 
 def test_cohere_fewer_dimensions_and_a_cut_at_the_start(cohere_client: ClientV2, encode: Any) -> None:
@@ -149,10 +149,10 @@ def test_cohere_refusal_is_its_own_error(cohere_client: ClientV2) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/embed"])
-def test_hub_feature_extraction(url: str, same: Any, texts: list[str], path: str) -> None:
+def test_hub_feature_extraction(url: str, same: Any, path: str) -> None:
     client = InferenceClient(model=url + path)
-    same(client.feature_extraction(texts, normalize=True, truncate=True, truncation_direction="right"))
-    same([client.feature_extraction(text)[0] for text in texts])
+    same(client.feature_extraction(TEXTS, normalize=True, truncate=True, truncation_direction="right"))
+    same([client.feature_extraction(text)[0] for text in TEXTS])
 
 
 def test_hub_token_vectors(url: str, encode: Any) -> None:
@@ -161,9 +161,9 @@ def test_hub_token_vectors(url: str, encode: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/similarity"])
-def test_hub_sentence_similarity(url: str, encode: Any, texts: list[str], path: str) -> None:
-    found = InferenceClient(model=url + path).sentence_similarity(texts[0], other_sentences=texts[1:])
-    vectors = encode(texts)
+def test_hub_sentence_similarity(url: str, encode: Any, path: str) -> None:
+    found = InferenceClient(model=url + path).sentence_similarity(TEXTS[0], other_sentences=TEXTS[1:])
+    vectors = encode(TEXTS)
     np.testing.assert_allclose(found, vectors[1:] @ vectors[0], atol=1e-6)
 
 
@@ -232,28 +232,26 @@ def test_triton_server_and_model_are_described(triton_client: triton.InferenceSe
 @pytest.mark.parametrize("sent", [True, False])
 @pytest.mark.parametrize("received", [True, False])
 def test_triton_tensors(
-    triton_client: triton.InferenceServerClient, model: str, same: Any, texts: list[str], sent: bool, received: bool
+    triton_client: triton.InferenceServerClient, model: str, same: Any, sent: bool, received: bool
 ) -> None:
     outputs = [triton.InferRequestedOutput("embeddings", binary_data=received)]
-    result = triton_client.infer(model, [tensor(texts, binary=sent)], outputs=outputs, request_id="7")
+    result = triton_client.infer(model, [tensor(TEXTS, binary=sent)], outputs=outputs, request_id="7")
     same(result.as_numpy("embeddings"))
     assert result.get_response()["id"] == "7"
     assert ("data" in result.get_output("embeddings")) is not received
 
 
 def test_triton_what_the_client_asks_by_default_and_at_once(
-    triton_client: triton.InferenceServerClient, model: str, same: Any, texts: list[str]
+    triton_client: triton.InferenceServerClient, model: str, same: Any
 ) -> None:
-    same(triton_client.infer(model, [tensor(texts)], model_version="1").as_numpy("embeddings"))
-    waiting = [triton_client.async_infer(model, [tensor([text])]) for text in texts]
+    same(triton_client.infer(model, [tensor(TEXTS)], model_version="1").as_numpy("embeddings"))
+    waiting = [triton_client.async_infer(model, [tensor([text])]) for text in TEXTS]
     same([each.get_result().as_numpy("embeddings")[0] for each in waiting])
 
 
-def test_triton_parameters(
-    triton_client: triton.InferenceServerClient, model: str, encode: Any, texts: list[str]
-) -> None:
-    result = triton_client.infer(model, [tensor(texts)], parameters={"dimensions": 16, "normalize": False})
-    expected = encode(texts, dimensions=16, normalize=False)
+def test_triton_parameters(triton_client: triton.InferenceServerClient, model: str, encode: Any) -> None:
+    result = triton_client.infer(model, [tensor(TEXTS)], parameters={"dimensions": 16, "normalize": False})
+    expected = encode(TEXTS, dimensions=16, normalize=False)
     np.testing.assert_allclose(result.as_numpy("embeddings"), expected, atol=1e-6)
 
 

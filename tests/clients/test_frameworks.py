@@ -43,7 +43,7 @@ from polyhead.haystack import PolyheadDocumentEmbedder, PolyheadRanker, Polyhead
 from polyhead.langchain import PolyheadEmbeddings, PolyheadRerank
 from polyhead.llama_index import PolyheadEmbedding
 from polyhead.llama_index import PolyheadRerank as NodeReranker
-from tests.clients.conftest import Ranking
+from tests.clients.conftest import TEXTS, Ranking
 
 KEY = Secret.from_token("none")
 TOP = 3
@@ -58,18 +58,18 @@ def engine(default_artifact: Path) -> Iterator[Engine]:
         yield loaded
 
 
-def check_langchain(embeddings: Any, same: Any, texts: list[str]) -> None:
-    same(embeddings.embed_documents(texts))
-    same([embeddings.embed_query(text) for text in texts])
+def check_langchain(embeddings: Any, same: Any) -> None:
+    same(embeddings.embed_documents(TEXTS))
+    same([embeddings.embed_query(text) for text in TEXTS])
 
 
-def check_llama_index(embeddings: Any, same: Any, texts: list[str]) -> None:
-    same(embeddings.get_text_embedding_batch(texts))
-    same([embeddings.get_query_embedding(text) for text in texts])
+def check_llama_index(embeddings: Any, same: Any) -> None:
+    same(embeddings.get_text_embedding_batch(TEXTS))
+    same([embeddings.get_query_embedding(text) for text in TEXTS])
 
 
-def check_haystack(embedder: Any, same: Any, texts: list[str]) -> None:
-    found = embedder.run([HaystackDocument(content=text) for text in texts])["documents"]
+def check_haystack(embedder: Any, same: Any) -> None:
+    found = embedder.run([HaystackDocument(content=text) for text in TEXTS])["documents"]
     same([document.embedding for document in found])
 
 
@@ -89,9 +89,9 @@ def over_openai(url: str, **options: Any) -> OpenAIEmbeddings:
     return OpenAIEmbeddings(base_url=f"{url}/v1", api_key=SecretStr("none"), model="any", max_retries=0, **options)
 
 
-def test_langchain_embeds_over_openai_s_api(url: str, encode: Any, same: Any, texts: list[str]) -> None:
+def test_langchain_embeds_over_openai_s_api(url: str, encode: Any, same: Any) -> None:
     embeddings = over_openai(url, check_embedding_ctx_length=False)
-    check_langchain(embeddings, same, texts)
+    check_langchain(embeddings, same)
     many = [f"text {index}" for index in range(300)]
     assert embeddings.chunk_size > len(many)  # so many it sends at once
     found = embeddings.embed_documents(many)
@@ -99,22 +99,20 @@ def test_langchain_embeds_over_openai_s_api(url: str, encode: Any, same: Any, te
     assert found[-1] == pytest.approx(encode(many[-1])[0], abs=1e-6)
 
 
-def test_langchain_s_token_ids_by_default_are_refused(
-    url: str, texts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_langchain_s_token_ids_by_default_are_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The default encoding would be downloaded; one of single bytes does what matters: it is not this model's."""
     ranks = {bytes([byte]): byte for byte in range(256)}
     encoding = tiktoken.Encoding("bytes", pat_str=r"(?s).", mergeable_ranks=ranks, special_tokens={})
     monkeypatch.setattr(tiktoken, "get_encoding", lambda _name: encoding)
     with pytest.raises(openai.UnprocessableEntityError, match="check_embedding_ctx_length=False"):
-        over_openai(url).embed_documents(texts)
+        over_openai(url).embed_documents(TEXTS)
 
 
-def test_langchain_embeds_through_huggingface_hub(url: str, same: Any, texts: list[str]) -> None:
+def test_langchain_embeds_through_huggingface_hub(url: str, same: Any) -> None:
     """Since 1.2 it accepts no URL for a model, so its clients are set."""
     embeddings = HuggingFaceEndpointEmbeddings(model="any/name", huggingfacehub_api_token="none")  # noqa: S106 - no secret
     embeddings.client = InferenceClient(model=url)
-    check_langchain(embeddings, same, texts)
+    check_langchain(embeddings, same)
 
 
 def test_langchain_reranks_over_cohere_s_api(url: str, ranking: Ranking) -> None:
@@ -127,10 +125,10 @@ def test_langchain_reranks_over_cohere_s_api(url: str, ranking: Ranking) -> None
     assert [entry.page_content for entry in best] == [ranking.documents[index] for index in ranking.order[:TOP]]
 
 
-def test_langchain_over_an_engine(engine: Engine, same: Any, texts: list[str], ranking: Ranking) -> None:
+def test_langchain_over_an_engine(engine: Engine, same: Any, ranking: Ranking) -> None:
     embeddings = PolyheadEmbeddings(engine)
-    check_langchain(embeddings, same, texts)
-    same(asyncio.run(embeddings.aembed_documents(texts)))
+    check_langchain(embeddings, same)
+    same(asyncio.run(embeddings.aembed_documents(TEXTS)))
     assert len(PolyheadEmbeddings(engine, dimensions=7).embed_query("x")) == 7
     store = InMemoryVectorStore(embeddings)
     store.add_texts(ranking.documents)
@@ -141,8 +139,8 @@ def test_langchain_over_an_engine(engine: Engine, same: Any, texts: list[str], r
     ranking.check([(one.metadata["place"], one.metadata["relevance_score"]) for one in found], TOP)
 
 
-def test_llama_index_over_tei_jina_and_cohere(url: str, same: Any, texts: list[str], ranking: Ranking) -> None:
-    check_llama_index(TextEmbeddingsInference(base_url=url, model_name="any", timeout=60), same, texts)
+def test_llama_index_over_tei_jina_and_cohere(url: str, same: Any, ranking: Ranking) -> None:
+    check_llama_index(TextEmbeddingsInference(base_url=url, model_name="any", timeout=60), same)
     check_node_reranker(TextEmbeddingInference(base_url=url, top_n=TOP), ranking)
     jina = JinaRerank(base_url=f"{url}/v1", api_key="none", top_n=TOP)
     with jina._session:  # its own it would not close
@@ -152,10 +150,10 @@ def test_llama_index_over_tei_jina_and_cohere(url: str, same: Any, texts: list[s
         check_node_reranker(cohere, ranking)
 
 
-def test_llama_index_over_an_engine(engine: Engine, same: Any, texts: list[str], ranking: Ranking) -> None:
+def test_llama_index_over_an_engine(engine: Engine, same: Any, ranking: Ranking) -> None:
     embeddings = PolyheadEmbedding(engine)
-    check_llama_index(embeddings, same, texts)
-    same(asyncio.run(embeddings.aget_text_embedding_batch(texts)))
+    check_llama_index(embeddings, same)
+    same(asyncio.run(embeddings.aget_text_embedding_batch(TEXTS)))
     assert len(PolyheadEmbedding(engine, dimensions=7).get_query_embedding("x")) == 7
     nodes = [TextNode(text=text) for text in ranking.documents]
     retriever = VectorStoreIndex(nodes, embed_model=embeddings).as_retriever(similarity_top_k=1)
@@ -179,21 +177,21 @@ def test_a_wrong_option_is_refused(engine: Engine, make: Any) -> None:
         make(engine=engine, nonsense=1)
 
 
-def test_haystack_embeds_over_openai_s_and_cohere_s_apis(url: str, same: Any, texts: list[str]) -> None:
+def test_haystack_embeds_over_openai_s_and_cohere_s_apis(url: str, same: Any) -> None:
     at = {"api_key": KEY, "api_base_url": f"{url}/v1", "model": "any"}
     with closing(OpenAIDocumentEmbedder(**at, progress_bar=False)) as embedder:
-        check_haystack(embedder, same, texts)
+        check_haystack(embedder, same)
     with closing(OpenAITextEmbedder(**at)) as query:
-        same([query.run(text)["embedding"] for text in texts])
+        same([query.run(text)["embedding"] for text in TEXTS])
     cohere = CohereDocumentEmbedder(api_key=KEY, api_base_url=url, model="any", progress_bar=False)
     cohere.warm_up()
     with cohere._client:  # its own it would not close
-        check_haystack(cohere, same, texts)
+        check_haystack(cohere, same)
 
 
-def test_haystack_s_embedder_of_jina_says_why_it_was_refused(url: str, same: Any, texts: list[str]) -> None:
+def test_haystack_s_embedder_of_jina_says_why_it_was_refused(url: str, same: Any) -> None:
     at = {"api_key": KEY, "base_url": f"{url}/v1/embeddings"}
-    same([JinaTextEmbedder(**at).run(text)["embedding"] for text in texts])
+    same([JinaTextEmbedder(**at).run(text)["embedding"] for text in TEXTS])
     with pytest.raises(RuntimeError, match="dimensions: expected 1 to 384"):
         JinaTextEmbedder(**at, dimensions=999).run("a")
 
@@ -207,11 +205,11 @@ def test_haystack_ranks_over_tei_jina_and_cohere(url: str, ranking: Ranking) -> 
         check_haystack_ranker(cohere, ranking)
 
 
-def test_haystack_over_an_engine(engine: Engine, same: Any, texts: list[str], ranking: Ranking) -> None:
-    check_haystack(PolyheadDocumentEmbedder(engine), same, texts)
+def test_haystack_over_an_engine(engine: Engine, same: Any, ranking: Ranking) -> None:
+    check_haystack(PolyheadDocumentEmbedder(engine), same)
     pipeline = Pipeline()
     pipeline.add_component("query", PolyheadTextEmbedder(engine))
-    same([pipeline.run({"query": {"text": text}})["query"]["embedding"] for text in texts])
+    same([pipeline.run({"query": {"text": text}})["query"]["embedding"] for text in TEXTS])
     check_haystack_ranker(PolyheadRanker(engine, top_k=TOP), ranking)
 
 
