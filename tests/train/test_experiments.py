@@ -12,7 +12,6 @@ from scipy import stats
 from torch import Tensor, nn
 
 from polyhead import Engine
-from polyhead.cli import main
 from tests.command import Run
 from tests.task_artifacts import quick_export
 from train.errors import RunError
@@ -252,11 +251,11 @@ def test_gates_of_heads_that_a_task_does_not_need_close() -> None:
     assert encoder_of(network, 0).config.num_heads == (0,)
 
 
-def test_a_trained_network_is_served_and_its_head_looks_at_the_asked_key(tmp_path: Path) -> None:
+def test_a_trained_network_is_served_and_its_head_looks_at_the_asked_key(tmp_path: Path, run: Run) -> None:
     network, _ = train_row(Row("one key", 1, 32, 32), [0], 300)
     write_servable(tmp_path / "one-key", network, 0)
     with quick_export():
-        assert main(["export", str(tmp_path / "one-key"), "--output", str(tmp_path / "artifact"), "--no-explain"]) == 0
+        run("export", tmp_path / "one-key", "--output", tmp_path / "artifact", "--no-explain")
     with Engine.load(tmp_path / "artifact") as engine:
         task = TASKS["one key"]
         ids, answers = task.make(100, torch.Generator().manual_seed(1))
@@ -273,11 +272,11 @@ def test_a_trained_network_is_served_and_its_head_looks_at_the_asked_key(tmp_pat
         assert looked_at > 90
 
 
-def test_patterns_from_the_command_line(tmp_path: Path) -> None:
+def test_patterns_from_the_command_line(tmp_path: Path, run: Run) -> None:
     output = tmp_path / "patterns"
     flags = "--tasks agreement memory --seeds 2 --steps 2"
-    given = ["train", "patterns", *flags.split(), "--output", str(output)]
-    assert main(given) == 0
+    given = ["train", "patterns", *flags.split(), "--output", output]
+    run(*given)
     record = json.loads((output / "patterns.json").read_bytes())
     assert [row["heads"] for row in record["rows"]] == [1, 2, 4, 8, 16, 32, 8]
     assert [len(row.get("open_heads", ())) for row in record["rows"]] == [0, 0, 0, 0, 0, 0, 2]
@@ -292,7 +291,7 @@ def test_patterns_from_the_command_line(tmp_path: Path) -> None:
     for name in drawn:
         ElementTree.fromstring((output / f"{name}.svg").read_text())  # noqa: S314 - written just above
     (output / "trials" / "agreement-h2-k16-v16-l1.json").unlink()
-    assert main(given) == 0  # one row is trained again, to equal figures
+    run(*given)  # one row is trained again, to equal figures
     assert json.loads((output / "patterns.json").read_bytes())["rows"][1]["values"] == record["rows"][1]["values"]
 
 
