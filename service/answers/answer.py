@@ -27,7 +27,6 @@ from service.errors import InferenceFailed
 from service.inference.backend import Float32Array, Int64Array, TokenParts
 from service.requests.attention import AttentionPlan
 from service.requests.plan import EncodePlan, is_quantized
-from service.requests.spans import SpanTokens
 from service.runner import Runner
 from service.tokenization.rows import TokenizedInput, offsets_behind, stitch
 
@@ -39,8 +38,7 @@ def build_answer(
     attention: AttentionPlan | None,
     runner: Runner,
     *,
-    span_tokens: Sequence[SpanTokens] | None = None,
-    parts: Sequence[TokenParts] | None = None,
+    parts: Sequence[TokenParts] | None,
 ) -> dict[str, Any]:
     """An answer, one entry an input, arrays still arrays.
 
@@ -48,6 +46,7 @@ def build_answer(
 
     Raises:
         InferenceFailed: a vector is not finite.
+        Invalid: a span without a token, or one that reaches into what was cut off.
     """
     if plan.request.long_texts is not None:
         results = join_windows(tokenized, results, plan.request.long_texts)
@@ -57,7 +56,7 @@ def build_answer(
         results = [result if mask.all() else replace(result, output=result.output[mask]) for result, mask in pairs]
     answer: dict[str, Any] = {
         "model": runner.name,
-        **_main_output(plan, tokenized, results, runner, span_tokens),
+        **_main_output(plan, tokenized, results, runner),
         "usage": {"tokens": sum(len(item.input_ids) for item in tokenized)},
         "items": [describe_item(item) for item in tokenized],
     }
@@ -81,14 +80,10 @@ def build_answer(
 
 
 def _main_output(
-    plan: EncodePlan,
-    tokenized: Sequence[TokenizedInput],
-    results: Sequence[JobResult],
-    runner: Runner,
-    span_tokens: Sequence[SpanTokens] | None,
+    plan: EncodePlan, tokenized: Sequence[TokenizedInput], results: Sequence[JobResult], runner: Runner
 ) -> dict[str, Any]:
-    if span_tokens is not None:
-        pairs = zip(results, span_tokens, strict=True)
+    if plan.spans is not None:
+        pairs = zip(results, plan.spans.find_tokens(tokenized, plan.prompt_length), strict=True)
         return {"embeddings": [_vectors(plan, span_vectors(result, tokens)) for result, tokens in pairs]}
     if plan.request.outputs is not None:
         return _chosen_outputs(plan, tokenized, results, runner)

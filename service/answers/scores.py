@@ -1,6 +1,6 @@
 """Scores of documents by their vectors, what a score is made of, and labels by their scores. Arrays still arrays."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,10 @@ from model.config_parts import MultiVectorSettings, ScoreActivation
 from service.errors import InferenceFailed
 from service.inference.backend import Float32Array, Int64Array
 from service.requests.zero_shot import ZeroShotPlan
+from service.tokenization.rows import TokenizedInput
 
-Vectors = Float32Array | Sequence[Float32Array]
+Vectors = Float32Array | Iterable[Float32Array]
 """One array of all texts, or one a text."""
-
-TokenIds = tuple[Sequence[Int64Array], Sequence[Int64Array]]
-"""Of queries, and of documents."""
 
 Labelled = tuple[list[str], list[float]]
 """Labels and their scores, best first."""
@@ -49,21 +47,16 @@ def rank(
     ]
 
 
-def similarities(queries: Vectors, documents: Vectors, ids: TokenIds, manifest: Manifest) -> Float32Array:
+def similarities(queries: Vectors, documents: Vectors, manifest: Manifest) -> Float32Array:
     """One score a document, [N], each against its own query: an embedder's similarity, a multi-vector model's MaxSim.
 
-    Vectors are [D] of an embedder, [n, D'] of a multi-vector model, which leaves some tokens' `ids` out; of length 1
-    unless the model compares by dot products.
+    Vectors are [D] of an embedder, [n, D'] of a multi-vector model, of the tokens that count; of length 1 unless the
+    model compares by dot products.
     """
-    if not len(documents):
-        return np.empty(0, dtype=np.float32)
-    if manifest.task == "embedding":
-        return compare("nd,nd->n", np.asarray(queries), np.asarray(documents), manifest)
-    scores = [
-        max_sim(query[counted(query_ids, "query", manifest)], document[counted(document_ids, "document", manifest)])
-        for query, document, query_ids, document_ids in zip(queries, documents, *ids, strict=True)
-    ]
-    return np.array(scores, dtype=np.float32)
+    if manifest.task != "embedding":
+        return np.array([max_sim(*pair) for pair in zip(queries, documents, strict=True)], dtype=np.float32)
+    rows = np.asarray(documents)
+    return compare("nd,nd->n", np.asarray(queries).reshape(rows.shape), rows, manifest)
 
 
 def hybrid_scores(
@@ -106,6 +99,14 @@ def counted(ids: Int64Array, role: str | None, manifest: Manifest) -> NDArray[np
     if not isinstance(settings, MultiVectorSettings) or role not in settings.skipped_in:
         return np.ones(len(ids), dtype=np.bool_)
     return ~np.isin(ids, settings.skipped_ids)
+
+
+def counting(
+    vectors: Iterable[Float32Array], tokenized: Iterable[TokenizedInput], role: str, manifest: Manifest
+) -> Iterator[Float32Array]:
+    """The vectors of each text's tokens that count."""
+    for rows, item in zip(vectors, tokenized, strict=True):
+        yield rows[counted(item.input_ids, role, manifest)]
 
 
 def max_sim(query: Float32Array, document: Float32Array) -> float:

@@ -13,7 +13,7 @@ from service.batching.jobs import JobResult
 from service.errors import InferenceFailed
 from service.inference.backend import Float32Array, Int64Array
 from service.requests.plan import is_quantized
-from service.requests.schemas import VectorFormat
+from service.requests.schemas import EncodingFormat
 from service.requests.spans import SpanTokens
 from service.tokenization.rows import TokenizedInput, stitch
 
@@ -72,16 +72,13 @@ def join_windows(
     return joined
 
 
-def empty_vectors(count: int, dimensions: int, name: str) -> NDArray[Any]:
-    """Room for one vector each of this many inputs, in a format of `encoding_format`."""
+def quantize(vectors: Float32Array, name: EncodingFormat, manifest: Manifest) -> NDArray[Any]:
+    """Vectors [N, D] as int8 or uint8 [N, D], or as signs [N, D/8]: `ubinary` uint8, `binary` the same less 128.
+
+    In formats of floats they stay as they are.
+    """
     if not is_quantized(name):
-        return np.empty((count, dimensions), np.float32)
-    size = dimensions // 8 if name in {"binary", "ubinary"} else dimensions
-    return np.empty((count, size), np.uint8 if name in {"uint8", "ubinary"} else np.int8)
-
-
-def quantize(vectors: Float32Array, name: VectorFormat, manifest: Manifest) -> NDArray[Any]:
-    """Vectors [N, D] as int8 or uint8 [N, D], or as signs [N, D/8]: `ubinary` uint8, `binary` the same less 128."""
+        return vectors
     if name in {"binary", "ubinary"}:
         packed = np.packbits(vectors > 0, axis=-1)
         return packed if name == "ubinary" else (packed.astype(np.int16) - 128).astype(np.int8)

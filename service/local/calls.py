@@ -15,13 +15,13 @@ from service.answers.answer import build_answer
 from service.answers.attention import add_blocks, attention_picture
 from service.answers.explained import Explained, ExplainedScore, compare, compare_through_network, explain_score
 from service.answers.scores import similarities
-from service.answers.vectors import empty_vectors
+from service.answers.vectors import quantize
 from service.batching.jobs import JobResult
 from service.errors import WrongTask
-from service.inference.backend import Float32Array, Int64Array, TokenParts
+from service.inference.backend import Float32Array, TokenParts
 from service.requests.explain import ExplainPlan
 from service.requests.plan import EncodePlan, plan_encoding
-from service.requests.roles import TextRole
+from service.requests.roles import Role, TextRole
 from service.requests.scoring import ScoredTexts, Scoring, reads_pairs, texts_to_compare
 from service.runner import Runner
 from service.tokenization.inputs import InputNames, Inputs, refuse_empty
@@ -31,8 +31,6 @@ PORTION_TEXTS = 256  # tokenised at once, while the workers run the portion befo
 
 PART_TOKENS, PARTS_AT_ONCE = 4096, 8
 """What a call has in the queue at once: enough to find texts of equal length among."""
-
-NO_IDS = np.empty(0, dtype=np.int64)
 
 Progress = Callable[[int], object]
 
@@ -114,11 +112,13 @@ def empty_result(plan: EncodePlan, manifest: Manifest) -> Encoded[Any, Any]:
     count = len(plan.inputs)
     kind: Kind = "embeddings" if plan.request.output == "tokens" else _KINDS.get(plan.manifest.task, "embeddings")
     kind = kind if plan.request.entities is None else "entities"
+    values: Any = [np.empty(0, np.float32)] * count
+    if plan.is_one_array:
+        none = quantize(np.empty((0, plan.dimensions), np.float32), plan.request.encoding_format, manifest)
+        values = np.empty((count, *none.shape[1:]), none.dtype)
     return Encoded(
         kind,
-        empty_vectors(count, plan.dimensions, plan.request.encoding_format)
-        if plan.is_one_array
-        else [np.empty(0, np.float32)] * count,
+        values,
         [{}] * count,
         [{}] * count if plan.request.attention else None,
         plan.prompt.text if plan.prompt else None,
@@ -126,36 +126,25 @@ def empty_result(plan: EncodePlan, manifest: Manifest) -> Encoded[Any, Any]:
     )
 
 
+@dataclass
 class EncodeCall:
     """One call.
 
     `names` is what the caller calls the inputs, `most_tokens` bounds each text of a row, and `role` says how texts are
     read, None for texts as they are.
-
-    Attributes:
-        input_ids: of each input, once it is done; empty if they are not wanted.
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        plan: EncodePlan,
-        names: InputNames,
-        progress: Progress | None = None,
-        *,
-        most_tokens: Sequence[int | None] | None = None,
-        role: TextRole | None = None,
-        keeps_ids: bool = False,
-    ) -> None:
-        self._runner = runner
-        self._plan = plan
-        self._names = names
-        self._progress = progress
-        self._role = role
-        self._most_tokens = most_tokens or (None if role is None else role.most_tokens)
-        self._encoded = empty_result(plan, runner.manifest)
-        self._keeps_ids = keeps_ids
-        self.input_ids: list[Int64Array] = [NO_IDS] * len(plan.inputs) if keeps_ids else []
+    runner: Runner
+    plan: EncodePlan
+    names: InputNames
+    progress: Progress | None = None
+    most_tokens: Sequence[int | None] | None = None
+    role: TextRole | None = None
+
+    def __post_init__(self) -> None:
+        self._encoded = empty_result(self.plan, self.runner.manifest)
+        if self.role is not None:
+            self.most_tokens = self.most_tokens or self.role.most_tokens
 
     async def run(self) -> Encoded[Any, Any]:
         """Encodes all inputs.
@@ -179,45 +168,41 @@ class EncodeCall:
 
     async def _portions(self) -> AsyncIterator[list[TokenizedInput]]:
         """The inputs as tokens, a portion at a time."""
-        plan = self._plan
+        plan = self.plan
         for start in range(0, len(plan.inputs), PORTION_TEXTS):
-            names = self._names.after(start)
-            portion = await self._runner.tokenize(
+            names = self.names.after(start)
+            portion = await self.runner.tokenize(
                 plan.inputs[start : start + PORTION_TEXTS],
                 truncate=plan.request.truncate,
                 pair_truncation=plan.request.pair_truncation,
                 names=names,
                 ids_only=plan.needs_only_ids,
-                most_tokens=self._most_tokens,
+                most_tokens=self.most_tokens,
                 overlap=plan.overlap,
             )
             refuse_empty(portion, names=names)
-            yield portion if self._role is None else self._role.expand(portion)
+            yield portion if self.role is None else self.role.expand(portion)
 
     async def _run(self, inputs: list[TokenizedInput], start: int) -> None:
         """Runs a part of the inputs and puts it in its place at once: results take several times what is kept."""
         place = slice(start, start + len(inputs))
-        rows = inputs if self._plan.request.long_texts is None else all_windows(inputs)
+        rows = inputs if self.plan.request.long_texts is None else all_windows(inputs)
         results: list[JobResult] = []
         for part in cut(rows):  # windows of a text may be many
-            results += await self._runner.run(part, **self._plan.run_options)
-        parts = None if not self._plan.decomposes else (await self._runner.decompose(inputs)).texts
+            results += await self.runner.run(part, **self.plan.run_options)
+        parts = None if not self.plan.decomposes else (await self.runner.decompose(inputs)).texts
         await asyncio.to_thread(self._put, inputs, results, parts, place)
-        if self._progress is not None:
-            self._progress(len(inputs))
+        if self.progress is not None:
+            self.progress(len(inputs))
 
     def _put(
         self, inputs: list[TokenizedInput], results: list[JobResult], parts: list[TokenParts] | None, place: slice
     ) -> None:
-        plan, encoded, spans = self._plan.of(place), self._encoded, None
-        if plan.spans is not None:
-            spans = plan.spans.find_tokens(inputs, plan.prompt_length)
-        attention = plan.plan_attention(inputs, self._runner.tokenizer)
-        answer = build_answer(plan, inputs, results, attention, self._runner, span_tokens=spans, parts=parts)
+        plan, encoded = self.plan.of(place), self._encoded
+        attention = plan.plan_attention(inputs, self.runner.tokenizer)
+        answer = build_answer(plan, inputs, results, attention, self.runner, parts=parts)
         encoded.values[place] = answer[encoded.kind]
         encoded.items[place] = answer["items"]
-        if self._keeps_ids:
-            self.input_ids[place] = [item.input_ids for item in inputs]
         if encoded.attention is not None:
             encoded.attention[place] = answer["attention"]
 
@@ -246,26 +231,19 @@ async def score_all(runner: Runner, scoring: Scoring, progress: Progress | None)
         encoded = await EncodeCall(runner, plan, scoring.names, progress, most_tokens=most).run()
         return encoded.scores[:, 0], add_blocks(encoded.attention)
     queries, documents = texts_to_compare(scoring, manifest, runner.tokenizer.num_special_tokens)
-    calls = _vector_call(runner, scoring, queries, None), _vector_call(runner, scoring, documents, progress)
-    of_queries, of_documents = [await call.run() for call in calls]
+    of_queries = await _vector_call(runner, scoring, queries, "query").run()
+    of_documents = await _vector_call(runner, scoring, documents, "document", progress).run()
     place_of = {query: place for place, query in enumerate(scoring.each_query_once())}
     places = [place_of[query] for query in scoring.one_each()]
-    ids = [calls[0].input_ids[place] for place in places] if calls[0].input_ids else [], calls[1].input_ids
-    rows = [of_queries.values[place] for place in places]
-    return similarities(rows, of_documents.values, ids, manifest), None
+    return similarities([of_queries.values[place] for place in places], of_documents.values, manifest), None
 
 
-def _vector_call(runner: Runner, scoring: Scoring, texts: ScoredTexts, progress: Progress | None) -> EncodeCall:
-    manifest = runner.manifest
-    return EncodeCall(
-        runner,
-        plan_encoding(scoring.vector_request(manifest), texts.inputs, manifest),
-        texts.names,
-        progress,
-        most_tokens=texts.most_tokens,
-        role=texts.role,
-        keeps_ids=manifest.task == "multi_vector",
-    )
+def _vector_call(
+    runner: Runner, scoring: Scoring, texts: ScoredTexts, role: Role, progress: Progress | None = None
+) -> EncodeCall:
+    request = scoring.vector_request(runner.manifest).model_copy(update={"role": role})
+    plan = plan_encoding(request, texts.inputs, runner.manifest)
+    return EncodeCall(runner, plan, texts.names, progress, texts.most_tokens, texts.role)
 
 
 def require_task(manifest: Manifest, *tasks: Task) -> None:

@@ -17,7 +17,7 @@ from service.context import RequestContext
 from service.errors import Invalid, TooLarge
 from service.observability.metrics import ModelMetrics
 from service.observability.stages import StageTimer
-from service.requests.attention import ARRAY_FLOATS, check_explained, count_block_floats
+from service.requests.attention import check_explained, count_block_floats
 from service.requests.plan import EncodePlan, plan_encoding
 from service.requests.roles import role_of_request
 from service.requests.schemas import EncodeRequest
@@ -140,17 +140,13 @@ async def run_plan(
     sizes = check_sizes(plan, lengths, attention, settings, block_floats=block_floats, beside_bytes=beside_bytes)
     held = sizes.held_bytes(plan.request.encoding_format, as_safetensors=as_safetensors)
     context.hold_answer(services.model.answers, held + beside_bytes)
-    span_tokens = None
-    if plan.spans is not None:
-        find = partial(plan.spans.find_tokens, tokenized, plan.prompt_length)
-        span_tokens = await offload(find, ARRAY_FLOATS * len(plan.spans))
     rows = tokenized if plan.request.long_texts is None else all_windows(tokenized)
     results = await runner.run(rows, **plan.run_options, deadline=deadline)
     decomposed = await runner.decompose(tokenized, deadline=deadline) if plan.decomposes else None
     observe_results(metrics, results, decomposed)
     parts = None if decomposed is None else decomposed.texts
     with StageTimer(metrics, "postprocess"):
-        build = partial(build_answer, plan, tokenized, results, attention, runner, span_tokens=span_tokens, parts=parts)
+        build = partial(build_answer, plan, tokenized, results, attention, runner, parts=parts)
         answer = await offload(build, sizes.built_from)
         if adds_blocks and attention is not None:
             answer["attention"] = await offload(partial(add_blocks, answer["attention"]), sizes.built_from)

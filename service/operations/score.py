@@ -6,11 +6,10 @@ two texts' token vectors. All texts of a request run together, as in `service.op
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from model.artifact import Manifest
-from service.answers.scores import MatchedText, best, counted, find_matches, hybrid_scores, similarities
+from service.answers.scores import MatchedText, best, counted, counting, find_matches, hybrid_scores, similarities
 from service.context import RequestContext
 from service.errors import TooLarge
 from service.inference.backend import Float32Array
@@ -84,12 +83,17 @@ async def _compare_vectors(services: Services, context: RequestContext, wanted: 
     plan = plan_encoding(wanted.vector_request(manifest), Inputs(texts=()), manifest)
     encoded = await run_plan(services, context, plan, queries + documents, names=names, beside_bytes=match_bytes)
     answer = encoded.answer
-    if wanted.weights is not None:
-        compare = partial(hybrid_scores, answer, places, len(queries), wanted.weights, manifest)
-    else:
-        vectors = answer["embeddings"]
-        ids = [queries[place].input_ids for place in places], [item.input_ids for item in documents]
-        compare = partial(similarities, [vectors[place] for place in places], vectors[len(queries) :], ids, manifest)
+    vectors: Any = answer.get("embeddings")
+
+    def compare() -> Float32Array:
+        if wanted.weights is not None:
+            return hybrid_scores(answer, places, len(queries), wanted.weights, manifest)
+        sides = vectors[: len(queries)], vectors[len(queries) :]
+        if manifest.task == "multi_vector":
+            found = list(counting(sides[0], queries, "query", manifest))
+            sides = found, counting(sides[1], documents, "document", manifest)
+        return similarities([sides[0][place] for place in places], sides[1], manifest)
+
     scores = await offload(compare, max(encoded.sizes.built_from, ARRAY_FLOATS * len(documents)))
     scored = Scored(answer["model"], scores, answer["usage"]["tokens"], None, encoded)
     if not wanted.matches:

@@ -170,7 +170,7 @@ def _in_forms(vectors: Any, forms: list[EmbeddingType], runner: Runner) -> dict[
     def write(form: EmbeddingType) -> Any:
         if form == "base64":
             return [as_base64(vector) for vector in vectors]
-        return vectors if form == "float" else quantize(vectors, form, runner.manifest)
+        return quantize(vectors, form, runner.manifest)
 
     return {form: write(form) for form in forms}
 

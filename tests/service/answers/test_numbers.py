@@ -19,10 +19,10 @@ from transformers import TokenClassificationPipeline as TheirPipeline
 from model.artifact import Artifact
 from model.config_parts import MultiVectorSettings
 from service.answers.entities import LabelledText
-from service.answers.scores import best, rank, similarities
+from service.answers.scores import best, counting, rank, similarities
 from service.answers.vectors import pool_tokens, ward_clusters
 from service.requests.schemas import Aggregation, EntityRequest
-from service.tokenization.rows import stitch
+from service.tokenization.rows import TokenizedInput, stitch
 from service.tokenization.tokenizer import Tokenizer
 from tests.task_artifacts import TaskArtifact
 from tests.tokenizers import TOKENIZERS
@@ -41,7 +41,9 @@ def test_max_sim_leaves_out_what_the_model_skips(
     manifest = replace(manifest, config=replace(manifest.config, task_settings=settings))
     ids = [np.array([1, 5, FULL_STOP]), np.array([FULL_STOP, 6])], [np.array([7, FULL_STOP]), np.array([8, 8, 8])]
     queries, documents = ([generator.standard_normal((len(row), 4), np.float32) for row in kind] for kind in ids)
-    found = similarities(queries, documents, ids, manifest)
+    read = [[TokenizedInput(row, False, len(row), None) for row in kind] for kind in ids]
+    asked, answering = counting(queries, read[0], "query", manifest), counting(documents, read[1], "document", manifest)
+    found = similarities(asked, answering, manifest)
     for place, score in enumerate(found):
         query = queries[place][(ids[0][place] != FULL_STOP) | ("query" not in skipped_in)]
         document = documents[place][(ids[1][place] != FULL_STOP) | ("document" not in skipped_in)]
@@ -52,9 +54,8 @@ def test_max_sim_leaves_out_what_the_model_skips(
 def test_max_sim_holds_a_long_query_once(multi_vector_encoder: TaskArtifact) -> None:
     manifest = Artifact.open(multi_vector_encoder.artifact).manifest
     query, count = np.zeros((1000, 16), np.float32), 100
-    ids = [np.arange(1000)] * count, [np.arange(2)] * count
     tracemalloc.start()
-    similarities([query] * count, [query[:2]] * count, ids, manifest)
+    similarities([query] * count, [query[:2]] * count, manifest)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < count * query.nbytes / 2
@@ -63,9 +64,9 @@ def test_max_sim_holds_a_long_query_once(multi_vector_encoder: TaskArtifact) -> 
 def test_an_embedder_s_score_is_the_cosine(embedder: TaskArtifact, generator: np.random.Generator) -> None:
     manifest = Artifact.open(embedder.artifact).manifest
     a, b = (row / np.linalg.norm(row, axis=1, keepdims=True) for row in generator.standard_normal((2, 5, 8)))
-    found = similarities(a, b, ([], []), manifest)
+    found = similarities(a, b, manifest)
     np.testing.assert_allclose(found, [float(np.dot(x, y)) for x, y in zip(a, b, strict=True)], rtol=1e-6)
-    assert similarities(a[:0], b[:0], ([], []), manifest).shape == (0,)
+    assert similarities([], b[:0], manifest).shape == (0,)
 
 
 def test_equal_scores_keep_their_order() -> None:
