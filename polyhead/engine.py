@@ -34,7 +34,6 @@ from service.local.calls import (
     EncodeCall,
     Encoded,
     Progress,
-    explain_logits,
     explain_texts,
     require_task,
     score_all,
@@ -227,7 +226,8 @@ class Engine:
         if request.through == "network":
             require_task(self.manifest, "embedding")
         plan = plan_explaining(request, self.manifest)
-        return self._calls.result(lambda: explain_texts(self._runner, plan))
+        explained: Explained = self._calls.result(lambda: explain_texts(self._runner, plan))
+        return explained
 
     def explain_score(self, a: str, b: str | None = None, **options: Unpack[ExplainScoreOptions]) -> ExplainedScore:
         """Says what each token of a text or pair adds to a classifier's logits, or a token's, through every layer.
@@ -236,7 +236,8 @@ class Engine:
         """
         require_task(self.manifest, "classification", "token_classification")
         plan = plan_explaining(read_explain_call(a, b, {**options, "through": "network"}), self.manifest)
-        return self._calls.result(lambda: explain_logits(self._runner, plan))
+        explained: ExplainedScore = self._calls.result(lambda: explain_texts(self._runner, plan))
+        return explained
 
     def score(
         self, queries: Texts, documents: Texts, *, progress: Progress | None = None, **options: Unpack[ScoreOptions]

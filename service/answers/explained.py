@@ -5,8 +5,9 @@ biases' part add up to its vector, e = sum_k e_k, so a similarity is the sum ove
 biases' row and column included. Arrays still arrays; it knows neither HTTP nor JSON.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from model.analysis.contributions import contributions, token_shares
 from model.analysis.reductions import saliency as rollout_saliency
 from service.answers.attention import picture, sum_words, with_biases
 from service.answers.vectors import make_vectors, token_vectors
+from service.batching.decompositions import Decomposed
 from service.batching.jobs import JobResult
 from service.errors import Invalid
 from service.inference.backend import Float32Array, TokenParts
@@ -137,6 +139,27 @@ def _without_nulls(document: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in document.items() if value is not None}
 
 
+async def run_explaining(
+    plan: ExplainPlan,
+    texts: Sequence[TokenizedInput],
+    runner: Runner,
+    *,
+    observe: Callable[[Sequence[JobResult], Decomposed | None], object] = lambda *_: None,
+    deadline: float | None = None,
+) -> Callable[[], Explained | ExplainedScore]:
+    """Runs the model, of which `observe` is told; returns what computes the result, for a thread."""
+    if plan.selection is not None:
+        results = await runner.run(texts, **plan.run_options, deadline=deadline)
+        observe(results, None)
+        return partial(compare, plan, texts, results, runner)
+    place = plan.place(texts[0])
+    found = await runner.decompose(texts, place=place, deadline=deadline)
+    observe((), found)
+    if runner.manifest.task == "embedding":
+        return partial(compare_through_network, plan, texts, found.texts, runner)
+    return partial(explain_score, texts[0], found.texts[0], runner, place)
+
+
 def compare(
     plan: ExplainPlan, texts: Sequence[TokenizedInput], results: Sequence[JobResult], runner: Runner
 ) -> Explained:
@@ -172,7 +195,7 @@ def compare_through_network(
     return _explained(plan, np.float32(cells.sum()), cells.astype(np.float32), sides, runner)
 
 
-def explain_score(text: TokenizedInput, found: TokenParts, runner: Runner, place: int | None = None) -> ExplainedScore:
+def explain_score(text: TokenizedInput, found: TokenParts, runner: Runner, place: int | None) -> ExplainedScore:
     """The logits of one text, one pair, or the token at `place`, by the text's tokens."""
     cells = np.ascontiguousarray(with_biases(found).T, dtype=np.float32)
     tokens = _explained_tokens(text, runner, None, found.own_shares)
@@ -206,11 +229,24 @@ def _length(parts: Float64Array) -> float:
     return length
 
 
-def similarity_answer(
-    explained: Explained, request: ExplainRequest, texts: Sequence[TokenizedInput], axes: Sequence[Axes]
+def explain_answer(
+    explained: Explained | ExplainedScore,
+    request: ExplainRequest,
+    texts: Sequence[TokenizedInput],
+    axes: Sequence[Axes],
+    runner: Runner,
 ) -> dict[str, Any]:
-    """Of two texts: the similarity, its contributions by tokens or words, and both texts."""
+    """What `POST /explain` answers, by tokens or words: of a classifier also the masses of its texts."""
     cells = explained.contributions
+    if isinstance(explained, ExplainedScore):
+        return {
+            "model": runner.name,
+            **explained.document(),
+            "contributions": np.ascontiguousarray(sum_words(cells, axes[0].words, 1)),
+            "masses": _masses(cells, texts[0], axes[0]),
+            "text": side_answer(explained.text, request, texts[0], axes[0]),
+            "usage": {"tokens": len(texts[0].input_ids)},
+        }
     for axis, text_axes in enumerate(axes):
         cells = sum_words(cells, text_axes.words, axis)
     table: dict[str, Any] = {"contributions": np.ascontiguousarray(cells)}
@@ -221,20 +257,6 @@ def similarity_answer(
     a, b = (side_answer(side, request, text, text_axes) for side, text, text_axes in sides)
     whole = {name: value for name, value in explained.document().items() if name != "contributions"}
     return {**whole, **table, "a": a, "b": b}
-
-
-def score_answer(
-    explained: ExplainedScore, request: ExplainRequest, text: TokenizedInput, axes: Axes, runner: Runner
-) -> dict[str, Any]:
-    """Of a classifier's text, pair or token: the logits, what each token or word adds, and the masses of its texts."""
-    return {
-        "model": runner.name,
-        **explained.document(),
-        "contributions": np.ascontiguousarray(sum_words(explained.contributions, axes.words, 1)),
-        "masses": _masses(explained.contributions, text, axes),
-        "text": side_answer(explained.text, request, text, axes),
-        "usage": {"tokens": len(text.input_ids)},
-    }
 
 
 def side_answer(side: ExplainedTokens, request: ExplainRequest, text: TokenizedInput, axes: Axes) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from numpy import ndarray
 from numpy.typing import NDArray
 
 from service.answers.attention import ARRAYS
-from service.inference.backend import Float32Array
 from service.wire import Piece
 
 Array = NDArray[Any]
@@ -87,17 +86,7 @@ def pack_safetensors(answer: Mapping[str, Any], *, is_half: bool) -> list[Piece]
         rest["attention"] = [
             {name: value for name, value in entry.items() if name not in ARRAYS} for entry in answer["attention"]
         ]
-    return write_safetensors(tensors, {"answer": _dump_in_parts(rest)})
-
-
-def _dump_in_parts(rest: Mapping[str, Any]) -> str:
-    """JSON, written an entry at a time: one call of orjson lets no other thread run, megabytes would take long."""
-    fields = []
-    for name, value in rest.items():
-        parts = value if isinstance(value, list) and value else [value]
-        written = b",".join(orjson.dumps(part, option=orjson.OPT_SERIALIZE_NUMPY) for part in parts)
-        fields.append(b'"%b":%b' % (name.encode(), b"[%b]" % written if parts is value else written))
-    return (b"{" + b",".join(fields) + b"}").decode("utf-8")
+    return write_safetensors(tensors, {"answer": b"".join(_written(rest)).decode("utf-8")})
 
 
 def _outputs(answer: Mapping[str, Any]) -> dict[str, Array]:
@@ -212,6 +201,7 @@ def _convert(block: NDArray[np.float32], work: NDArray[Any], tiny: NDArray[Any],
 # Serialising holds the GIL and the event loop: larger answers are written in pieces of about this many floats, a
 # millisecond or two each, with the loop let in between.
 PIECE_FLOATS = 32_768
+SHORT_BYTES = 256  # commas, names: pieces that take no time
 VALUE_FLOATS = 16  # any value costs as much as this many floats
 
 
@@ -228,7 +218,10 @@ async def serialize_in_pieces(answer: Any, *, floats: int) -> list[Piece]:
     if floats <= PIECE_FLOATS:
         return [_dump(answer)]
     pieces: list[Piece] = []
-    await _write(answer, pieces)
+    for piece in _written(answer):
+        pieces.append(piece)
+        if len(piece) > SHORT_BYTES:
+            await asyncio.sleep(0)
     return pieces
 
 
@@ -243,35 +236,40 @@ def _as_fragment(value: Any) -> orjson.Fragment:
     return orjson.Fragment(bytes(value))
 
 
-async def _write(value: Any, pieces: list[Piece]) -> None:
-    """Adds a value to the pieces, every array in it by itself."""
-    if isinstance(value, ndarray):
-        await _write_array(value, pieces)
-    elif isinstance(value, dict):
+def _written(value: Any) -> Iterator[Piece]:
+    """A value as JSON in pieces, which are written one after the other as they are asked for."""
+    if isinstance(value, dict):
         for index, (key, item) in enumerate(value.items()):
-            pieces += (b"," if index else b"{", _dump(key), b":")
-            await _write(item, pieces)
-        pieces.append(b"}" if value else b"{}")
-    elif isinstance(value, list) and value and isinstance(value[0], ndarray | dict | list | str | memoryview):
+            yield (b"," if index else b"{") + _dump(key) + b":"
+            yield from _written(item)
+        yield b"}" if value else b"{}"
+    elif _has_groups(value):
         for index, group in enumerate(_groups(value)):
-            await asyncio.sleep(0)
-            pieces.append(b"," if index else b"[")
+            yield b"," if index else b"["
             if len(group) == 1:
-                await _write(group[0], pieces)
+                yield from _written(group[0])
             else:
-                pieces.append(_dump(group)[1:-1])
-        pieces.append(b"]")
-    elif isinstance(value, memoryview):
-        pieces.append(value)  # a megabyte of base64, say: sent without a copy
+                yield _dump(group)[1:-1]
+        yield b"]"
     else:
-        pieces.append(_dump(value))
+        yield value if isinstance(value, memoryview) else _dump(value)  # megabytes of base64 are sent without a copy
 
 
-def _groups(items: list[Any]) -> Iterator[list[Any]]:
-    """Items that are written together: of about `PIECE_FLOATS`, or one that is larger.
+def _has_groups(value: Any) -> bool:
+    if isinstance(value, ndarray):
+        return value.size > PIECE_FLOATS
+    return isinstance(value, list) and bool(value) and isinstance(value[0], ndarray | dict | list | str | memoryview)
+
+
+def _groups(items: Any) -> Iterator[Any]:
+    """Items of a list, or rows, that are written together: of about `PIECE_FLOATS`, or one that is larger.
 
     Each is taken out of the list: to free thousands of arrays at once would hold the event loop as well.
     """
+    if isinstance(items, ndarray):
+        rows = max(1, PIECE_FLOATS * len(items) // items.size)
+        yield from (items[start : start + rows] for start in range(0, len(items), rows))
+        return
     group: list[Any] = []
     total = 0
     for index, item in enumerate(items):
@@ -296,21 +294,3 @@ def _size(value: Any) -> int:
     if isinstance(value, list | str | memoryview):
         return VALUE_FLOATS + len(value)
     return VALUE_FLOATS
-
-
-async def _write_array(array: Float32Array, pieces: list[Piece]) -> None:
-    """Adds an array, in blocks of rows or numbers if it is large."""
-    if array.size <= PIECE_FLOATS:
-        await asyncio.sleep(0)
-        pieces.append(_dump(array))
-        return
-    rows = max(1, PIECE_FLOATS * len(array) // array.size)
-    for start in range(0, len(array), rows):
-        pieces.append(b"," if start else b"[")
-        block = array[start : start + rows]
-        if rows == 1:
-            await _write_array(block[0], pieces)
-        else:
-            await asyncio.sleep(0)
-            pieces.append(_dump(block)[1:-1])
-    pieces.append(b"]")

@@ -13,7 +13,7 @@ from model.artifact import Manifest
 from model.config_parts import Task
 from service.answers.answer import build_answer
 from service.answers.attention import add_blocks, attention_picture
-from service.answers.explained import Explained, ExplainedScore, compare, compare_through_network, explain_score
+from service.answers.explained import run_explaining
 from service.answers.scores import similarities
 from service.answers.vectors import quantize
 from service.batching.jobs import JobResult
@@ -253,31 +253,11 @@ def require_task(manifest: Manifest, *tasks: Task) -> None:
         raise WrongTask(f"{manifest.model} is for {manifest.task.replace('_', '-')}, not for {tasks[0]}: call {call}")
 
 
-async def explain_texts(runner: Runner, plan: ExplainPlan) -> Explained:
-    """Two texts compared, by their final token vectors or through the network by their input tokens."""
-    if plan.selection is None:
-        return await asyncio.to_thread(compare_through_network, plan, *(await _decompose(runner, plan)), runner)
-    texts = await _tokenize(runner, plan)
-    results = await runner.run(texts, **plan.run_options)
-    return await asyncio.to_thread(compare, plan, texts, results, runner)
-
-
-async def explain_logits(runner: Runner, plan: ExplainPlan) -> ExplainedScore:
-    """A classifier's logits by the input tokens of one text or pair; of a model that labels tokens, one token's."""
-    (text,), (found,) = await _decompose(runner, plan)
-    return explain_score(text, found, runner, plan.place(text))
-
-
-async def _tokenize(runner: Runner, plan: ExplainPlan) -> list[TokenizedInput]:
-    """The texts, of any length that the model takes."""
+async def explain_texts(runner: Runner, plan: ExplainPlan) -> Any:
+    """`Explained` of two texts, `ExplainedScore` of what a classifier reads; of any length that the model takes."""
     texts = await runner.tokenize(plan.inputs, names=plan.names, truncate=plan.request.truncate)
     plan.check_texts(texts, max_explained=runner.tokenizer.max_sequence_length)
-    return texts
-
-
-async def _decompose(runner: Runner, plan: ExplainPlan) -> tuple[list[TokenizedInput], list[TokenParts]]:
-    texts = await _tokenize(runner, plan)
-    return texts, (await runner.decompose(texts, place=plan.place(texts[0]))).texts
+    return await asyncio.to_thread(await run_explaining(plan, texts, runner))
 
 
 _KINDS: Mapping[Task, Kind] = MappingProxyType(

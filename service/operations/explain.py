@@ -4,14 +4,13 @@ Goes the way of `service.operations.encode`: limits are checked in the order of 
 Runs through the network have a queue of their own (`service.batching.decompositions`). It knows no HTTP.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
-from service.answers.explained import compare, compare_through_network, explain_score, score_answer, similarity_answer
+from service.answers.explained import explain_answer, run_explaining
 from service.answers.packing import serialize
 from service.context import RequestContext
 from service.errors import TooLarge
-from service.observability.metrics import ModelMetrics
 from service.observability.stages import StageTimer
 from service.operations.encode import check_tokens, count, observe_results, offload
 from service.requests.attention import FLOAT_BYTES, plan_axes
@@ -38,32 +37,14 @@ async def explain(services: Services, context: RequestContext, request: ExplainR
     check_tokens([len(text.input_ids) for text in texts], settings.max_request_tokens, names=plan.names)
     sizes = _sizes(plan, texts, runner, settings)
     context.hold_answer(services.model.answers, sizes.held_bytes("float", as_safetensors=False))
-    build = await _run(plan, texts, runner, metrics, deadline)
+    axes = plan_axes(AttentionRequest(level=request.level), texts, runner.tokenizer)
+    compute = await run_explaining(plan, texts, runner, observe=partial(observe_results, metrics), deadline=deadline)
     with StageTimer(metrics, "postprocess"):
-        answer = await offload(build, sizes.built_from)
+        answer = await offload(lambda: explain_answer(compute(), request, texts, axes, runner), sizes.built_from)
     with StageTimer(metrics, "serialize"):
         body = await serialize(answer, floats=sizes.floats)
     count(metrics, context, texts, attention_bytes=sizes.attention_bytes or None)
     return body
-
-
-async def _run(
-    plan: ExplainPlan, texts: list[TokenizedInput], runner: Runner, metrics: ModelMetrics, deadline: float
-) -> Callable[[], dict[str, Any]]:
-    """Runs the model; returns what builds the answer."""
-    request = plan.request
-    axes = plan_axes(AttentionRequest(level=request.level), texts, runner.tokenizer)
-    if plan.selection is not None:
-        results = await runner.run(texts, **plan.run_options, deadline=deadline)
-        observe_results(metrics, results)
-        return lambda: similarity_answer(compare(plan, texts, results, runner), request, texts, axes)
-    place = plan.place(texts[0])
-    found = await runner.decompose(texts, place=place, deadline=deadline)
-    observe_results(metrics, (), found)
-    parts = found.texts
-    if runner.manifest.task == "embedding":
-        return lambda: similarity_answer(compare_through_network(plan, texts, parts, runner), request, texts, axes)
-    return lambda: score_answer(explain_score(texts[0], parts[0], runner, place), request, texts[0], axes[0], runner)
 
 
 def _sizes(plan: ExplainPlan, texts: Sequence[TokenizedInput], runner: Runner, settings: Settings) -> Sizes:
