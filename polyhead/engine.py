@@ -264,9 +264,9 @@ class Engine:
 
         `attention`, of a cross-encoder, is as of `POST /rerank`; other options are those of `score`.
         """
-        scoring, most = read_rerank_call(query, documents, {**options, "top_n": top_n, "attention": attention})
+        scoring = read_rerank_call(query, documents, {**options, "top_n": top_n, "attention": attention})
         scores, maps = self._calls.result(lambda: score_all(self._runner, scoring, progress))
-        return rank(scores, scoring.documents, maps, most)
+        return rank(scores, scoring.documents, maps, scoring.most)
 
     def classify(
         self,

@@ -197,21 +197,14 @@ def build_contributions(
     options, entries = plan.request.attention or AttentionRequest(), []
     for axes, item, found in zip(plan_axes(options, tokenized, tokenizer), tokenized, parts, strict=True):
         rows = sum_words(with_biases(found)[:, : plan.request.dimensions], axes.words, 0)
-        norms, cosines = _norms_and_cosines(rows, normalize=plan.normalize)
+        whole, norms = rows.sum(axis=0), np.linalg.norm(rows, axis=1)
+        length = max(float(np.linalg.norm(whole)), SMALLEST_LENGTH)
+        has_direction = norms > ROUNDING * norms.max()
+        cosines = np.where(has_direction, rows @ whole / (np.maximum(norms, SMALLEST_LENGTH) * length), 0.0)
+        figures = {"norms": norms / length if plan.normalize else norms, "cosines": cosines}
         labels = label_axes(options, axes, item, tokenizer.tokens(item))
-        entries.append({**labels, "form": options.form, "norms": norms, "cosines": cosines})
+        entries.append({**labels, "form": options.form} | {name: of.astype(np.float32) for name, of in figures.items()})
     return entries
-
-
-def _norms_and_cosines(parts: Float64Array, *, normalize: bool) -> Sequence[Any]:
-    """Of parts [N, D'] and what they add up to, float32 [N] each."""
-    whole = parts.sum(axis=0)
-    norms, length = np.linalg.norm(parts, axis=1), max(float(np.linalg.norm(whole)), SMALLEST_LENGTH)
-    has_direction = norms > ROUNDING * norms.max()
-    cosines = np.where(has_direction, parts @ whole / (np.maximum(norms, SMALLEST_LENGTH) * length), 0.0)
-    if normalize:
-        norms = norms / length
-    return norms.astype(np.float32), cosines.astype(np.float32)
 
 
 CELL, SMALL, LETTER = 16, 56, 6.6  # pixels: of a cell of the large map, of a small map, of a letter
@@ -226,14 +219,13 @@ def attention_picture(entry: Mapping[str, Any]) -> str | None:
         return None
     labels = entry.get("words") or entry["tokens"]
     titled = [
-        (_title(entry, layer, place if len(maps) > 1 or "reduce" not in entry else None), weights)
+        (_title(entry, layer, place), weights)
         for layer, maps in enumerate(entry["weights"])
         for place, weights in enumerate(maps)
     ]
     if not titled or not titled[0][1].size:
         return None
-    rows = labels if len(titled[0][1]) == len(labels) else labels[: len(titled[0][1])]
-    return picture(titled, rows, labels)
+    return picture(titled, labels[: len(titled[0][1])], labels)
 
 
 def picture(titled: Sequence[tuple[str, NDArray[Any]]], rows: Sequence[str], columns: Sequence[str]) -> str:
@@ -265,12 +257,12 @@ def picture(titled: Sequence[tuple[str, NDArray[Any]]], rows: Sequence[str], col
     )
 
 
-def _title(entry: Mapping[str, Any], layer: int, place: int | None) -> str:
-    what = "Norms" if entry.get("form") == "norms" else "Attention"
-    if entry.get("reduce") == "rollout":
+def _title(entry: Mapping[str, Any], layer: int, place: int) -> str:
+    what, reduce = "Norms" if entry.get("form") == "norms" else "Attention", entry.get("reduce")
+    if reduce == "rollout":
         return "Attention rollout through all layers"
     name = f"{what} of layer {entry['layers'][layer]}"
-    return f"{name}, {entry['reduce']} of heads" if place is None else f"{name}, head {entry['heads'][layer][place]}"
+    return f"{name}, {reduce} of heads" if reduce else f"{name}, head {entry['heads'][layer][place]}"
 
 
 def _image(values: NDArray[Any], at: tuple[float, float], size: tuple[float, float], title: str) -> str:

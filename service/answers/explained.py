@@ -49,8 +49,7 @@ class ExplainedTokens:
 
     def document(self) -> dict[str, Any]:
         """Its part of what `POST /explain` answers."""
-        shown = {"saliency": self.saliency, "own_shares": self.own_shares}
-        return _without_nulls({"tokens": self.tokens, "offsets": self.offsets, **shown, "truncated": self.truncated})
+        return _known(self, "tokens", "offsets", "saliency", "own_shares", "truncated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +87,9 @@ class Explained:
 
     def document(self) -> dict[str, Any]:
         """What `POST /explain` answers, arrays still arrays."""
-        return _without_nulls(
-            {
-                "model": self.model,
-                "through": self.through,
-                "similarity": self.similarity,
-                "contributions": self.contributions,
-                "a": self.a.document(),
-                "b": self.b.document(),
-                "usage": {"tokens": self.num_tokens},
-                "prompt_name": self.prompt_name,
-                "prompt": self.prompt,
-            }
-        )
+        found = _known(self, "model", "through", "similarity", "contributions")
+        sides = {"a": self.a.document(), "b": self.b.document(), "usage": {"tokens": self.num_tokens}}
+        return found | sides | _known(self, "prompt_name", "prompt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +112,13 @@ class ExplainedScore:
 
     def document(self) -> dict[str, Any]:
         """The same under the names of `POST /explain`, arrays still arrays."""
-        return _without_nulls(
-            {
-                "through": "network",
-                "labels": list(self.labels),
-                "logits": self.logits,
-                "contributions": self.contributions,
-                "text": self.text.document(),
-                "token": self.token,
-            }
-        )
+        found = {"through": "network", **_known(self, "labels", "logits", "contributions")}
+        return found | {"text": self.text.document()} | _known(self, "token")
 
 
-def _without_nulls(document: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in document.items() if value is not None}
+def _known(one: Any, *names: str) -> dict[str, Any]:
+    """Those of its attributes that are not None."""
+    return {name: value for name in names if (value := getattr(one, name)) is not None}
 
 
 async def run_explaining(

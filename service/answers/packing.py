@@ -205,11 +205,6 @@ SHORT_BYTES = 256  # commas, names: pieces that take no time
 VALUE_FLOATS = 16  # any value costs as much as this many floats
 
 
-async def serialize(answer: Any, *, floats: int) -> bytes:
-    """As `serialize_in_pieces`, as a whole."""
-    return b"".join(await serialize_in_pieces(answer, floats=floats))
-
-
 async def serialize_in_pieces(answer: Any, *, floats: int) -> list[Piece]:
     """An answer of about `floats` numbers as JSON; C-contiguous float32 arrays in it become nested lists.
 

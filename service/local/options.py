@@ -161,11 +161,11 @@ def read_score_call(queries: Any, documents: Any, options: Mapping[str, Any]) ->
     return _as_scoring(given, call, "queries")
 
 
-def read_rerank_call(query: Any, documents: Any, options: Mapping[str, Any]) -> tuple[Scoring, int | None]:
-    """Documents to order, any number of them; and how many of the best are wanted."""
+def read_rerank_call(query: Any, documents: Any, options: Mapping[str, Any]) -> Scoring:
+    """Documents to order, any number of them."""
     texts = {"query": _as_json(query), "documents": _texts(documents, "documents")}
     call = validate(RerankBody, {**texts, **_plain_options(options)})
-    return replace(_as_scoring([call.query], call, "query"), attention=call.attention), call.top_n
+    return replace(_as_scoring([call.query], call, "query"), attention=call.attention, most=call.top_n)
 
 
 def read_classify_call(

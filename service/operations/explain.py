@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from service.answers.explained import explain_answer, run_explaining
-from service.answers.packing import serialize
+from service.answers.packing import serialize_in_pieces
 from service.context import RequestContext
 from service.errors import TooLarge
 from service.observability.stages import StageTimer
@@ -22,10 +22,11 @@ from service.services import Services
 from service.settings import Settings
 from service.tokenization.inputs import Inputs, refuse_long_texts
 from service.tokenization.rows import TokenizedInput
+from service.wire import Piece
 
 
-async def explain(services: Services, context: RequestContext, request: ExplainRequest) -> bytes:
-    """Answers one request, as JSON."""
+async def explain(services: Services, context: RequestContext, request: ExplainRequest) -> list[Piece]:
+    """Answers one request, as JSON; in pieces if it is megabytes."""
     runner, settings, metrics = services.runner(), services.settings, services.model.metrics
     deadline = context.deadline(settings.request_timeout)
     plan = plan_explaining(request, runner.manifest)
@@ -42,9 +43,9 @@ async def explain(services: Services, context: RequestContext, request: ExplainR
     with StageTimer(metrics, "postprocess"):
         answer = await offload(lambda: explain_answer(compute(), request, texts, axes, runner), sizes.built_from)
     with StageTimer(metrics, "serialize"):
-        body = await serialize(answer, floats=sizes.floats)
+        pieces = await serialize_in_pieces(answer, floats=sizes.floats)
     count(metrics, context, texts, attention_bytes=sizes.attention_bytes or None)
-    return body
+    return pieces
 
 
 def _sizes(plan: ExplainPlan, texts: Sequence[TokenizedInput], runner: Runner, settings: Settings) -> Sizes:

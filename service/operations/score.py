@@ -5,7 +5,7 @@ two texts' token vectors. All texts of a request run together, as in `service.op
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from model.artifact import Manifest
@@ -27,25 +27,21 @@ MATCH_BYTES = 512  # of a token with what it found: a dictionary with two texts,
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Scores [N], one a document in their order, of so many tokens read.
+    """Scores [N], one a document in their order.
 
     Attributes:
-        attention: of each pair, if wanted.
-        encoded: sizes of the computed rows.
+        encoded: what was read, `attention` of each pair included, if wanted.
         matches: of the documents that are answered, by their place, if wanted.
     """
 
-    model: str
     scores: Float32Array
-    tokens: int
-    attention: list[dict[str, Any]] | None
     encoded: EncodeResult
     matches: Mapping[int, list[dict[str, Any]]] | None = None
 
     def beside(self, at: int) -> dict[str, Any]:
         """What a document's entry holds besides its score."""
-        entry: dict[str, Any] = {} if self.attention is None else {"attention": self.attention[at]}
-        return entry if self.matches is None else entry | {"matches": self.matches[at]}
+        beside = {"attention": self.encoded.answer.get("attention"), "matches": self.matches}
+        return {name: entries[at] for name, entries in beside.items() if entries is not None}
 
     def best(self, most: int | None) -> list[int]:
         """Places of the best scores, best first; at most `most`."""
@@ -65,8 +61,7 @@ async def score(services: Services, context: RequestContext, wanted: Scoring) ->
         return await _compare_vectors(services, context, wanted, manifest)
     request, most = wanted.pair_request(), wanted.most_tokens_of_pair
     encoded = await run(services, context, request, names=wanted.names, most_tokens=most, adds_blocks=True)
-    answer = encoded.answer
-    return Scored(answer["model"], answer["scores"][:, 0], answer["usage"]["tokens"], answer.get("attention"), encoded)
+    return Scored(encoded.answer["scores"][:, 0], encoded)
 
 
 async def _compare_vectors(services: Services, context: RequestContext, wanted: Scoring, manifest: Manifest) -> Scored:
@@ -95,9 +90,8 @@ async def _compare_vectors(services: Services, context: RequestContext, wanted: 
         return similarities([sides[0][place] for place in places], sides[1], manifest)
 
     scores = await offload(compare, max(encoded.sizes.built_from, ARRAY_FLOATS * len(documents)))
-    scored = Scored(answer["model"], scores, answer["usage"]["tokens"], None, encoded)
     if not wanted.matches:
-        return scored
+        return Scored(scores, encoded)
 
     def matched(part: int, at: int) -> MatchedText:
         item, role = (queries, documents)[part][at], ("query", "document")[part]
@@ -109,7 +103,7 @@ async def _compare_vectors(services: Services, context: RequestContext, wanted: 
         asked = {place: matched(0, place) for place in set(places)}
         return {at: find_matches(asked[places[at]], matched(1, at)) for at in best(scores, wanted.most)}
 
-    return replace(scored, matches=await offload(find, match_bytes))
+    return Scored(scores, encoded, await offload(find, match_bytes))
 
 
 def _match_bytes(wanted: Scoring, lengths: Sequence[int], most: int) -> int:

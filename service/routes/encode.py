@@ -78,7 +78,7 @@ EXPLAIN_EXAMPLE = {
 
 async def answer_explain(request: Request, body: ExplainRequest) -> Response:
     """The similarity of two texts as a sum over pairs of tokens, or a classifier's logits as a sum over tokens."""
-    return respond([await explain(services_of(request), context_of(request.scope), body)], JSON)
+    return respond(await explain(services_of(request), context_of(request.scope), body), JSON)
 
 
 FLOATS_OF_TOKEN = 16  # that writing an id, a token and its place costs as much as

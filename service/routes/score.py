@@ -119,12 +119,12 @@ async def answer_score(request: Request, body: ScoreRequest) -> Response:
         "id": context_of(request.scope).request_id,
         "object": "list",
         "created": int(time.time()),
-        "model": scored.model,
+        "model": scored.encoded.answer["model"],
         "data": [
             {"index": at, "object": "score", "score": float(found), **scored.beside(at)}
             for at, found in enumerate(scored.scores)
         ],
-        "usage": usage_of(scored.tokens),
+        "usage": usage_of(scored.encoded.answer["usage"]["tokens"]),
     }
     return await json_response(request, answer, scored.encoded)
 
@@ -148,7 +148,7 @@ async def answer_rerank(request: Request, body: RerankRequest) -> Response:
         answer: Any = _ranked(scored, wanted.most, "score", "text", documents if body.return_text else None)
     else:
         answer = _rerank_answer(request, scored, wanted.most, documents if body.return_documents else None)
-    return await json_response(request, answer, scored.encoded, has_attention=scored.attention is not None)
+    return await json_response(request, answer, scored.encoded, has_attention="attention" in scored.encoded.answer)
 
 
 async def answer_jina(request: Request, body: JinaRequest) -> Response:
@@ -169,10 +169,10 @@ def _rerank_answer(request: Request, scored: Scored, most: int | None, shown: Se
     return {
         "id": context_of(request.scope).request_id,
         "object": "rerank",
-        "model": scored.model,
+        "model": scored.encoded.answer["model"],
         "created": int(time.time()),
         "results": _ranked(scored, most, "relevance_score", "document", shown),
-        "usage": usage_of(scored.tokens),
+        "usage": usage_of(scored.encoded.answer["usage"]["tokens"]),
     }
 
 

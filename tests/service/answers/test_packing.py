@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as numpy_strategies
 from safetensors.numpy import load
 
 from service.answers import packing
-from service.answers.packing import BLOCK, DTYPES, as_half, pack_safetensors, serialize, write_safetensors
+from service.answers.packing import BLOCK, DTYPES, as_half, pack_safetensors, serialize_in_pieces, write_safetensors
 from service.inference.backend import Float32Array
 
 
@@ -63,6 +63,10 @@ def test_every_array_starts_at_a_multiple_of_its_number_size() -> None:
     assert body[8 + header :][: 7 * 4] == np.ones(5, np.float32).tobytes() + np.ones(2, np.int32).tobytes()
 
 
+def in_one(answer: Any, floats: int) -> bytes:
+    return b"".join(asyncio.run(serialize_in_pieces(answer, floats=floats)))
+
+
 def check_half(array: Any) -> None:
     with np.errstate(over="ignore"):
         expected, found = array.astype(np.float16), as_half(array)
@@ -96,7 +100,7 @@ def test_pieces_read_back_bit_for_bit(array: Any, piece: int) -> None:
     answer = {"name": "x", "nested": [{"array": array, "ids": [1, 2]}], "pairs": [(0, 1)]}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "PIECE_FLOATS", piece)
-        read = json.loads(asyncio.run(serialize(answer, floats=array.size)))
+        read = json.loads(in_one(answer, array.size))
     found = np.array(read["nested"][0].pop("array"), dtype=np.float32)
     assert found.reshape(array.shape).tobytes() == array.tobytes()
     assert read == {"name": "x", "nested": [{"ids": [1, 2]}], "pairs": [[0, 1]]}
@@ -104,7 +108,7 @@ def test_pieces_read_back_bit_for_bit(array: Any, piece: int) -> None:
 
 def test_floats_are_the_shortest_that_read_back() -> None:
     array = np.array([0.1, 1 / 3, 1e-8, 16777216], dtype=np.float32)
-    assert asyncio.run(serialize({"a": array}, floats=4)) == b'{"a":[0.1,0.33333334,1e-8,16777216.0]}'
+    assert in_one({"a": array}, 4) == b'{"a":[0.1,0.33333334,1e-8,16777216.0]}'
 
 
 @pytest.mark.parametrize("shape", [(4, 300, 300), (64, 3000), (400_000,)])
@@ -118,7 +122,7 @@ def test_other_tasks_run_while_a_large_answer_is_written(shape: tuple[int, ...])
 
     async def both() -> None:
         task = asyncio.create_task(other())
-        await serialize({"a": np.zeros(shape, dtype=np.float32)}, floats=400_000)
+        await serialize_in_pieces({"a": np.zeros(shape, dtype=np.float32)}, floats=400_000)
         task.cancel()
 
     asyncio.run(both())
@@ -128,11 +132,11 @@ def test_other_tasks_run_while_a_large_answer_is_written(shape: tuple[int, ...])
 @pytest.mark.parametrize("floats", [0, 10**6])
 def test_bytes_that_are_json_stand_in_the_answer_as_they_are(floats: int) -> None:
     answer = {"a": [{"data": memoryview(b'"QUJD"'), "shape": [1]}], "b": memoryview(b"[1]")}
-    written = asyncio.run(serialize(answer, floats=floats))
+    written = in_one(answer, floats)
     assert json.loads(written) == {"a": [{"data": "QUJD", "shape": [1]}], "b": [1]}
 
 
 @pytest.mark.parametrize("value", [object(), np.zeros((2, 3), np.float32).T], ids=["object", "array of another order"])
 def test_what_is_no_json_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="expected JSON types|not JSON"):
-        asyncio.run(serialize({"a": value}, floats=0))
+        in_one({"a": value}, 0)
