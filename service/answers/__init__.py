@@ -1,1 +1,1 @@
-"""From arrays to bytes: embeddings, attention, JSON, base64 and safetensors."""
+"""From arrays to bytes. Answers hold arrays until `packing` writes them; none of this knows HTTP."""

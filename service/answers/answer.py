@@ -1,7 +1,4 @@
-"""Results as an answer: what the task gives, attention beside it, arrays still arrays.
-
-It knows the request's choices and the model's results, not HTTP and not JSON.
-"""
+"""Results as an answer: what the task gives, attention beside it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

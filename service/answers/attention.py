@@ -1,4 +1,4 @@
-"""The attention part of an answer, one entry an input, arrays still arrays; and its maps as a picture for notebooks."""
+"""The attention part of an answer, one entry an input; and its maps as a picture for notebooks."""
 
 import base64
 import struct

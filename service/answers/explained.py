@@ -2,7 +2,7 @@
 
 Through pooling the tokens are the last layer's, through the network those of the input. There a text's parts and its
 biases' part add up to its vector, e = sum_k e_k, so a similarity is the sum over pairs of <a_j, b_k> / (|a| |b|), the
-biases' row and column included. Arrays still arrays; it knows neither HTTP nor JSON.
+biases' row and column included.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Scores of documents by their vectors, what a score is made of, and labels by their scores. Arrays still arrays."""
+"""Scores of documents by their vectors, what a score is made of, and labels by their scores."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -70,20 +70,15 @@ class CallLoop:
             if self._is_closed:
                 raise NotReady("the engine is closed")
             if self._loop is None:
-                self._loop, self._thread = _start_loop()
+                loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_run_loop, args=(loop,), name="engine", daemon=True)
+                try:
+                    self._thread.start()
+                except RuntimeError:  # the system starts no more
+                    loop.close()
+                    raise
+                self._loop = loop
             return asyncio.run_coroutine_threadsafe(call(), self._loop)
-
-
-def _start_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
-    """An event loop that runs on a thread of its own; RuntimeError where the system starts none."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=_run_loop, args=(loop,), name="engine", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        loop.close()
-        raise
-    return loop, thread
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -45,9 +45,6 @@ else:
     V, A = typing.TypeVar("V"), typing.TypeVar("A")
 """Of `Encoded`: what `values` and `attention` are."""
 
-Scores = tuple[Float32Array, list[dict[str, Any]] | None]
-"""Of each document: its score, and the attention across its pair where that was asked for."""
-
 
 @dataclass(frozen=True, slots=True)
 class Encoded(Generic[V, A]):
@@ -76,32 +73,30 @@ class Encoded(Generic[V, A]):
 
         Of a multi-vector model, with `output="tokens"` and with `spans` a list of [n, dimensions].
         """
-        return self._of("embeddings")
+        found: V = self._of("embeddings")
+        return found
 
     @property
     def scores(self) -> Any:
         """float32 [N, labels] of a classifier or cross-encoder; of a token classifier a list of [n, labels]."""
-        found: Any = self._of("scores")
-        return found
+        return self._of("scores")
 
     @property
     def sparse(self) -> list[dict[str, Any]]:
         """`{"indices", "values"}` of each input: ids of words, and their weights."""
-        found: Any = self._of("sparse")
-        return list(found)
+        return list(self._of("sparse"))
 
     @property
     def entities(self) -> list[list[dict[str, Any]]]:
         """What a token classifier found in each input, as `POST /predict` answers it."""
-        found: Any = self._of("entities")
-        return list(found)
+        return list(self._of("entities"))
 
     def _repr_html_(self) -> str | None:
         """In a notebook: the first head of the first text's attention, and all heads small; None without attention."""
         entries: Any = self.attention
         return attention_picture(entries[0]) if entries else None
 
-    def _of(self, kind: Kind) -> V:
+    def _of(self, kind: Kind) -> Any:
         if self.kind != kind:
             raise AttributeError(f"this model returns no {kind}: read .{self.kind}")
         return self.values
@@ -222,8 +217,10 @@ def cut(portion: Sequence[TokenizedInput]) -> Iterator[list[TokenizedInput]]:
         yield part
 
 
-async def score_all(runner: Runner, scoring: Scoring, progress: Progress | None) -> Scores:
-    """Scores all documents; `progress` is called with how many more are done. Raises `ServiceError`."""
+async def score_all(
+    runner: Runner, scoring: Scoring, progress: Progress | None
+) -> tuple[Float32Array, list[dict[str, Any]] | None]:
+    """Each document's score [N], and the attention across its pair where that was asked for. Raises `ServiceError`."""
     manifest = runner.manifest
     if reads_pairs(scoring, manifest):
         request, most = scoring.pair_request(), scoring.most_tokens_of_pair

@@ -1,8 +1,4 @@
-"""`POST /explain`, from a validated body to the answer's bytes.
-
-Goes the way of `service.operations.encode`: limits are checked in the order of what checking costs, then the texts run.
-Runs through the network have a queue of their own (`service.batching.decompositions`). It knows no HTTP.
-"""
+"""`POST /explain`, from a validated body to the answer's bytes, the way of `service.operations.encode`."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,8 +1,4 @@
-"""How well documents fit a query, by whatever the artifact is.
-
-A cross-encoder scores each pair; of an embedder it is the cosine or dot product, of a multi-vector model MaxSim of the
-two texts' token vectors. All texts of a request run together, as in `service.operations.encode`. It knows no HTTP.
-"""
+"""How well documents fit a query, by whatever the artifact is; all texts of a request run together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,10 +38,6 @@ class Scored:
         """What a document's entry holds besides its score."""
         beside = {"attention": self.encoded.answer.get("attention"), "matches": self.matches}
         return {name: entries[at] for name, entries in beside.items() if entries is not None}
-
-    def best(self, most: int | None) -> list[int]:
-        """Places of the best scores, best first; at most `most`."""
-        return best(self.scores, most)
 
 
 async def score(services: Services, context: RequestContext, wanted: Scoring) -> Scored:

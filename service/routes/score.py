@@ -13,6 +13,7 @@ from pydantic import ConfigDict, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.answers.scores import best
 from service.context import context_of
 from service.errors import Invalid, WrongTask
 from service.http.route import Route
@@ -187,7 +188,7 @@ def _ranked(
             **({} if shown is None else {text_name: shown[at]}),
             **scored.beside(at),
         }
-        for at in scored.best(most)
+        for at in best(scored.scores, most)
     ]
 
 

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers.packing import as_base64
+from service.answers.scores import best
 from service.answers.vectors import quantize
 from service.context import context_of
 from service.errors import TooLarge, WrongTask
@@ -149,7 +150,9 @@ async def answer_rerank(request: Request, body: CohereRerankRequest) -> Response
     scored = await score(services_of(request), context_of(request.scope), wanted)
     answer = {
         "id": context_of(request.scope).request_id,
-        "results": [{"index": at, "relevance_score": float(scored.scores[at])} for at in scored.best(body.top_n)],
+        "results": [
+            {"index": at, "relevance_score": float(scored.scores[at])} for at in best(scored.scores, body.top_n)
+        ],
         "meta": _meta(search_units=1),
     }
     return await json_response(request, answer, scored.encoded)
