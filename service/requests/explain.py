@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from model.artifact import EXPLAIN_GRAPH, Manifest
 from service.errors import Invalid, NotFound, WrongTask
@@ -30,6 +30,7 @@ from service.requests.schemas import (
     PromptOptions,
     Truncation,
     Usage,
+    example,
     refuse_beside,
 )
 from service.tokenization.inputs import InputNames, Inputs, refuse_empty
@@ -43,9 +44,7 @@ NAMES = InputNames(listed="", singles=SIDES)
 class ExplainRequest(Truncation, PromptOptions, ModelChoice):
     """What `POST /explain` takes."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"a": "A cat sat on the mat.", "b": "A kitten rested on the rug."}]}
-    )
+    model_config = example(a="A cat sat on the mat.", b="A kitten rested on the rug.")
 
     a: str
     """one text"""

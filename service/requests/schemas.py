@@ -44,6 +44,11 @@ VectorFormat = Literal["int8", "uint8", "binary", "ubinary"]
 EncodingFormat = Literal["float", "base64", "float16", VectorFormat]
 
 
+def example(**fields: Any) -> ConfigDict:
+    """Of a request's model: an example of its body, for the OpenAPI document."""
+    return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
 def refuse_beside(request: RequestModel, fields: Sequence[str], other: str, *, inside: str = "") -> None:
     """Refuses (Invalid) fields, `inside` a part of the body, that ask for more than their default beside `other`."""
     for name in fields:
@@ -144,15 +149,8 @@ class TeiTruncation(RequestModel):
 class EncodeRequest(Truncation, PromptOptions, ModelChoice):
     """What `POST /encode` takes."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "inputs": ["The cat sat on the mat."],
-                    "attention": {"layers": "last", "heads": [0, 1], "queries": "cls"},
-                }
-            ]
-        }
+    model_config = example(
+        inputs=["The cat sat on the mat."], attention={"layers": "last", "heads": [0, 1], "queries": "cls"}
     )
 
     inputs: Inputs = None
@@ -208,7 +206,7 @@ class EncodeRequest(Truncation, PromptOptions, ModelChoice):
 class TokenizeRequest(Truncation, PromptOptions, ModelChoice):
     """What `POST /tokenize` takes."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"inputs": ["The cat sat on the mat."]}]})
+    model_config = example(inputs=["The cat sat on the mat."])
 
     inputs: str | TextList
     """a text or a list of texts"""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from model.artifact import Manifest
 from service.errors import Invalid, WrongTask
@@ -23,21 +23,20 @@ from service.requests.schemas import (
     Output,
     TeiTruncation,
     TextList,
+    example,
 )
 from service.tokenization.inputs import InputNames, Inputs, Truncate
 from service.wire import AnswerModel, RequestModel
 
-JINA_EXAMPLE: dict[str, Any] = {
-    "model": "sentence-transformers/all-MiniLM-L6-v2",
-    "query": "Where did the cat sit?",
-    "documents": ["The cat sat on the mat.", "It rained all day."],
-}
+JINA_EXAMPLE = example(
+    model="sentence-transformers/all-MiniLM-L6-v2",
+    query="Where did the cat sit?",
+    documents=["The cat sat on the mat.", "It rained all day."],
+)
 
 
-class TextObject(RequestModel):
+class TextObject(RequestModel, extra="ignore"):
     """A document as an object, as Jina and Cohere take it."""
-
-    model_config = ConfigDict(extra="ignore")
 
     text: str
 
@@ -96,10 +95,10 @@ class ScoringOptions(Activation):
         return {"raw_scores": self.raw_scores or self.wants_logits(), "matches": self.matches, "weights": weights}
 
 
-class RerankRequest(TeiTruncation, ScoringOptions, ModelChoice):
+class RerankRequest(TeiTruncation, ScoringOptions, ModelChoice, extra="ignore"):
     """What `POST /rerank` takes: `texts` as TEI, or `documents` as Infinity; other fields of theirs are ignored."""
 
-    model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [JINA_EXAMPLE]})
+    model_config = JINA_EXAMPLE
 
     query: Annotated[str, Field(min_length=1)]
     """what the documents are compared with"""
@@ -126,10 +125,10 @@ class RerankRequest(TeiTruncation, ScoringOptions, ModelChoice):
         return self
 
 
-class JinaRequest(Activation, ModelChoice):
+class JinaRequest(Activation, ModelChoice, extra="ignore"):
     """What `POST /v1/rerank` takes; other fields of its clients are ignored."""
 
-    model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [JINA_EXAMPLE]})
+    model_config = JINA_EXAMPLE
 
     query: Annotated[str, Field(min_length=1)]
     """what the documents are compared with"""

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import orjson
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from model.artifact import Manifest
 from service.errors import Invalid, TooLarge, WrongTask
-from service.requests.schemas import EncodeRequest, ModelChoice, TextList
+from service.requests.schemas import EncodeRequest, ModelChoice, TextList, example
 from service.tokenization.inputs import InputNames
 from service.wire import AnswerModel, RequestModel
 
@@ -23,10 +23,8 @@ Method = Literal["entailment", "cosine"]
 Template = Annotated[str, Field(max_length=1024)]  # every pair holds it
 
 
-class ZeroShotParameters(RequestModel):
+class ZeroShotParameters(RequestModel, extra="ignore"):
     """What huggingface_hub sends; other parameters are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
 
     candidate_labels: str | TextList
     """labels, or one text with commas between them"""
@@ -34,13 +32,10 @@ class ZeroShotParameters(RequestModel):
     multi_label: bool | None = None
 
 
-class ZeroShotRequest(ModelChoice):
+class ZeroShotRequest(ModelChoice, extra="ignore"):
     """What `POST /zero-shot` takes; other fields are ignored."""
 
-    model_config = ConfigDict(
-        extra="ignore",
-        json_schema_extra={"examples": [{"inputs": "The cat sat.", "candidate_labels": ["animals", "weather"]}]},
-    )
+    model_config = example(inputs="The cat sat.", candidate_labels=["animals", "weather"])
 
     inputs: str | TextList
     """a text or a list of texts"""

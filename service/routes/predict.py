@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -30,6 +30,7 @@ from service.requests.schemas import (
     ModelChoice,
     TeiTruncation,
     TextList,
+    example,
     refuse_beside,
 )
 from service.requests.zero_shot import ZeroShotAnswer, ZeroShotPlan, ZeroShotRequest, label_bytes
@@ -44,10 +45,8 @@ TEXTS = InputNames()  # pairs too are `inputs` here
 SHAPES = 'expected a text, a pair ["a", "b"], or a list of single texts [["a"], ...] or of pairs [["a", "b"], ...]'
 
 
-class PredictParameters(RequestModel):
+class PredictParameters(RequestModel, extra="ignore"):
     """What huggingface_hub sends; other parameters are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
 
     function_to_apply: Literal["none", "sigmoid", "softmax"] | None = None
     """of a classifier of whole texts: instead of the model's own function from logits to scores"""
@@ -58,10 +57,10 @@ class PredictParameters(RequestModel):
     stride: Annotated[int, Field(ge=0)] | None = None
 
 
-class PredictRequest(TeiTruncation, ModelChoice):
+class PredictRequest(TeiTruncation, ModelChoice, extra="ignore"):
     """What `POST /predict` takes; fields that TEI does not know are ignored, as there."""
 
-    model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [{"inputs": "I like it."}]})
+    model_config = example(inputs="I like it.")
 
     inputs: PredictInputs
     """a text; `["a"]`, the same; `["a", "b"]`, one pair; `[["a"], ["b"]]`, texts; or `[["a", "b"], ...]`, pairs. With
@@ -91,10 +90,10 @@ class PredictRequest(TeiTruncation, ModelChoice):
         return EntityRequest(**{name: value for name, value in given.items() if value is not None})
 
 
-class ClassifyRequest(ModelChoice):
+class ClassifyRequest(ModelChoice, extra="ignore"):
     """What `POST /classify` takes, as Infinity; other fields are ignored."""
 
-    model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [{"input": ["I like it."]}]})
+    model_config = example(input=["I like it."])
 
     input: str | TextList
     """a text or a list of texts"""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, model_validator
+from pydantic import model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,7 +18,7 @@ from service.context import context_of
 from service.errors import Invalid, WrongTask
 from service.http.route import Route
 from service.operations.score import Scored, score
-from service.requests.schemas import ModelChoice, TextList
+from service.requests.schemas import ModelChoice, TextList, example
 from service.requests.scoring import (
     JinaRequest,
     RerankAnswer,
@@ -49,15 +49,10 @@ FORMS = (("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), (
 """What vLLM has called the two sides."""
 
 
-class ScoreRequest(ScoringOptions, ModelChoice):
+class ScoreRequest(ScoringOptions, ModelChoice, extra="ignore"):
     """What `POST /score` takes: one query for all documents, or one for each; other fields are ignored."""
 
-    model_config = ConfigDict(
-        extra="ignore",
-        json_schema_extra={
-            "examples": [{"queries": "Where did the cat sit?", "documents": ["The cat sat on the mat."]}]
-        },
-    )
+    model_config = example(queries="Where did the cat sit?", documents=["The cat sat on the mat."])
 
     queries: OneOrMany | None = None
     """a text, or as many as there are documents"""

@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from pydantic import ConfigDict, model_validator
+from pydantic import model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -10,7 +10,16 @@ from service.answers.scores import compare
 from service.http.route import Route
 from service.inference.backend import Float32Array
 from service.requests.plan import choose_prompt
-from service.requests.schemas import EncodeRequest, Item, ModelChoice, TeiTruncation, TextList, Truncation, Usage
+from service.requests.schemas import (
+    EncodeRequest,
+    Item,
+    ModelChoice,
+    TeiTruncation,
+    TextList,
+    Truncation,
+    Usage,
+    example,
+)
 from service.routes.adapter import embeddings_document, json_response, require_task, run_for
 from service.runner import Runner
 from service.services import services_of
@@ -35,10 +44,8 @@ class TeiSentences(RequestModel):
     sentences: TextList
 
 
-class TeiParameters(TeiTruncation):
+class TeiParameters(TeiTruncation, extra="ignore"):
     """TEI's options."""
-
-    model_config = ConfigDict(extra="ignore")
 
     prompt_name: str | None = None
 
@@ -46,9 +53,7 @@ class TeiParameters(TeiTruncation):
 class SimilarityRequest(Truncation, ModelChoice):
     """What `POST /similarity` takes: `source` and `targets`, or TEI's `inputs`, which is answered as TEI does."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"source": "A cat sat there.", "targets": ["The cat sat on the mat."]}]}
-    )
+    model_config = example(source="A cat sat there.", targets=["The cat sat on the mat."])
 
     source: str | None = None
     """the one text"""

@@ -5,7 +5,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,7 +20,7 @@ from service.operations.score import score
 from service.requests.attention import FLOAT_BYTES
 from service.requests.plan import check_dimensions, check_format
 from service.requests.roles import prompt_of_kind
-from service.requests.schemas import EncodeRequest, ModelChoice, TextList, VectorFormat
+from service.requests.schemas import EncodeRequest, ModelChoice, TextList, VectorFormat, example
 from service.requests.scoring import Documents, Scoring, plain_texts
 from service.requests.sizes import BASE64_BYTES, JSON_BYTES, TENSOR_BYTES
 from service.routes.adapter import embeddings_document, json_response, require_task, run_for
@@ -43,15 +43,10 @@ FORM_BYTES: Mapping[EmbeddingType, float] = MappingProxyType(
 """Held of each dimension for a form, besides the vector as computed: as an array, and as text."""
 
 
-class CohereEmbedRequest(ModelChoice):
+class CohereEmbedRequest(ModelChoice, extra="ignore"):
     """What `POST /v2/embed` takes; other fields of Cohere's clients are ignored."""
 
-    model_config = ConfigDict(
-        extra="ignore",
-        json_schema_extra={
-            "examples": [{"model": "mine", "texts": ["The cat sat on the mat."], "input_type": "search_document"}]
-        },
-    )
+    model_config = example(model="mine", texts=["The cat sat on the mat."], input_type="search_document")
 
     texts: TextList
     input_type: str | None = None
@@ -76,17 +71,10 @@ class CohereEmbedAnswer(AnswerModel):
     meta: dict[str, Any]
 
 
-class CohereRerankRequest(ModelChoice):
+class CohereRerankRequest(ModelChoice, extra="ignore"):
     """What `POST /v2/rerank` takes; other fields of Cohere's clients are ignored."""
 
-    model_config = ConfigDict(
-        extra="ignore",
-        json_schema_extra={
-            "examples": [
-                {"model": "mine", "query": "Where did the cat sit?", "documents": ["On the mat.", "It rained."]}
-            ]
-        },
-    )
+    model_config = example(model="mine", query="Where did the cat sit?", documents=["On the mat.", "It rained."])
 
     query: Annotated[str, Field(min_length=1)]
     documents: Documents

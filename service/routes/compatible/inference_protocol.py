@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,7 +24,7 @@ from service.inference.backend import Float32Array
 from service.machine import own_version
 from service.observability.stages import StageTimer
 from service.operations.encode import EncodeResult
-from service.requests.schemas import EncodeRequest, PromptOptions
+from service.requests.schemas import EncodeRequest, PromptOptions, example
 from service.routes.adapter import check_model, model_in_path, require_task, run_for, truncation_header
 from service.services import hold_for_model, refuse_early, services_of
 from service.settings import Settings
@@ -45,22 +45,17 @@ JSON, then one tensor's bytes: a BYTES tensor is for each text its length in 4 b
 _LENGTH_BYTES = 4
 
 Size = Annotated[int, Field(ge=0)]
-OPEN_MAP = ConfigDict(extra="ignore")
 
 
-class InputParameters(RequestModel):
+class InputParameters(RequestModel, extra="ignore"):
     """What a tensor's bytes need. An open map, as the protocol has it."""
-
-    model_config = OPEN_MAP
 
     binary_data_size: Size | None = None
     """bytes of this tensor behind the JSON; absent where its data are in the JSON"""
 
 
-class InferenceInput(RequestModel):
+class InferenceInput(RequestModel, extra="ignore"):
     """The texts."""
-
-    model_config = OPEN_MAP
 
     name: str
     """any: there is one input"""
@@ -72,28 +67,22 @@ class InferenceInput(RequestModel):
     """texts, nested as `shape` says or not; absent if they are binary"""
 
 
-class OutputParameters(RequestModel):
+class OutputParameters(RequestModel, extra="ignore"):
     """How a tensor is written. An open map, as the protocol has it."""
-
-    model_config = OPEN_MAP
 
     binary_data: bool | None = None
     """behind the JSON, as bytes, rather than in it"""
 
 
-class WantedOutput(RequestModel):
+class WantedOutput(RequestModel, extra="ignore"):
     """A tensor to answer with."""
-
-    model_config = OPEN_MAP
 
     name: Literal["embeddings"]
     parameters: OutputParameters | None = None
 
 
-class InferenceParameters(PromptOptions):
+class InferenceParameters(PromptOptions, extra="ignore"):
     """Those of `POST /encode`'s fields that one tensor can answer, and how tensors are written. An open map."""
-
-    model_config = OPEN_MAP
 
     binary_data_output: bool | None = False
     """write every tensor behind the JSON, unless `outputs` says otherwise"""
@@ -105,16 +94,11 @@ class InferenceParameters(PromptOptions):
     """truncate vectors to N dimensions"""
 
 
-class InferenceRequest(RequestModel):
+class InferenceRequest(RequestModel, extra="ignore"):
     """What `POST /v2/models/{model}/infer` takes; other fields are ignored, as KServe's client sends `model_name`."""
 
-    model_config = ConfigDict(
-        extra="ignore",
-        json_schema_extra={
-            "examples": [
-                {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["The cat sat on the mat."]}]}
-            ]
-        },
+    model_config = example(
+        inputs=[{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["The cat sat on the mat."]}]
     )
 
     id: str | None = None

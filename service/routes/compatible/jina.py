@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,7 +11,7 @@ from service.answers.packing import as_base64
 from service.errors import WrongTask
 from service.http.route import Route
 from service.operations.encode import EncodeResult, offload
-from service.requests.schemas import EncodeRequest, ModelChoice, VectorFormat
+from service.requests.schemas import EncodeRequest, ModelChoice, VectorFormat, example
 from service.requests.scoring import TextObject, plain_texts
 from service.routes.adapter import chosen_output, embeddings_document, json_response, list_answer, run_for
 from service.routes.compatible.openai import EmbeddingsUsage
@@ -19,13 +19,10 @@ from service.tokenization.inputs import InputNames
 from service.wire import JINA, AnswerModel
 
 
-class MultiVectorRequest(ModelChoice):
+class MultiVectorRequest(ModelChoice, extra="ignore"):
     """What `POST /v1/multi-vector` takes; other fields of Jina's clients are ignored."""
 
-    model_config = ConfigDict(
-        extra="ignore",
-        json_schema_extra={"examples": [{"input": ["The cat sat on the mat."], "input_type": "document"}]},
-    )
+    model_config = example(input=["The cat sat on the mat."], input_type="document")
 
     input: Annotated[list[str | TextObject], Field(min_length=1, fail_fast=True)]
     """texts, or objects with a `text`"""

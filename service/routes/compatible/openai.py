@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,7 +24,7 @@ from service.models import ServedModel
 from service.operations.encode import EncodeResult, offload
 from service.requests.plan import is_quantized
 from service.requests.roles import prompt_of_kind
-from service.requests.schemas import EncodeRequest, Inputs, ModelChoice, PromptOptions, VectorFormat
+from service.requests.schemas import EncodeRequest, Inputs, ModelChoice, PromptOptions, VectorFormat, example
 from service.routes.adapter import (
     check_model,
     embeddings_document,
@@ -58,7 +58,7 @@ MODEL_EXAMPLE = {
 class EmbeddingsRequest(PromptOptions, ModelChoice):
     """OpenAI's request, with fields of ours and of others for clients that can send more (`extra_body`)."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "any", "input": "The cat sat on the mat."}]})
+    model_config = example(model="any", input="The cat sat on the mat.")
 
     input: Inputs
     """a text, a list of texts, a list of token ids, or a list of lists of token ids: this model's, with its special
@@ -243,10 +243,10 @@ def make_answer(encoded: EncodeResult, encoding_format: str | None) -> dict[str,
 INFINITY_TAG = "Infinity"
 
 
-class InfinityRequest(EmbeddingsRequest):
+class InfinityRequest(EmbeddingsRequest, extra="ignore"):
     """Infinity's request: OpenAI's, fields that neither knows ignored, as Infinity does."""
 
-    model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [{"input": "The cat sat on the mat."}]})
+    model_config = example(input="The cat sat on the mat.")
 
     dimensions: Annotated[int, Field(ge=0)] | None = 0
     """truncate vectors to N dimensions, and normalise again; 0 keeps all"""

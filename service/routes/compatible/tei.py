@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, RootModel, SkipValidation
+from pydantic import BaseModel, Field, RootModel, SkipValidation
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,7 +21,7 @@ from model.config_parts import Task
 from service.errors import NotReady, WrongTask
 from service.http.route import Route, answer_document
 from service.operations.encode import EncodeResult, offload
-from service.requests.schemas import EncodeRequest, Entity, Inputs, ModelChoice, Status, TeiTruncation
+from service.requests.schemas import EncodeRequest, Entity, Inputs, ModelChoice, Status, TeiTruncation, example
 from service.requests.scoring import RerankAnswer, RerankRequest, TeiRank
 from service.requests.zero_shot import ZeroShotRequest
 from service.routes.adapter import chosen_output, embeddings_document, json_response, require_task, run_for
@@ -36,10 +36,10 @@ TAG = "text-embeddings-inference"
 VECTOR = [0.0312, -0.0519, 0.0447]
 
 
-class EmbedAllRequest(TeiTruncation, ModelChoice):
+class EmbedAllRequest(TeiTruncation, ModelChoice, extra="ignore"):
     """TEI's request for one vector a token; fields that it does not know are ignored, as TEI does."""
 
-    model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [{"inputs": "The cat sat on the mat."}]})
+    model_config = example(inputs="The cat sat on the mat.")
 
     inputs: Inputs
     """a text, a list of texts, a list of token ids, or a list of lists of token ids (used as given)"""
