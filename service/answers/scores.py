@@ -181,7 +181,7 @@ def zero_shot_labels(plan: ZeroShotPlan, found: Float32Array) -> Iterator[Labell
     of `transformers`).
     """
     texts = len(plan.texts)
-    if plan.method == "cosine":
+    if plan.entailment is None:
         scores = (found[:texts] @ found[texts:].T).clip(-1, 1)
     else:
         logits = found.reshape(texts, len(plan.labels), found.shape[1])

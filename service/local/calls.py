@@ -240,7 +240,7 @@ def _vector_call(
 ) -> EncodeCall:
     request = scoring.vector_request(runner.manifest).model_copy(update={"role": role})
     plan = plan_encoding(request, texts.inputs, runner.manifest)
-    return EncodeCall(runner, plan, texts.names, progress, texts.most_tokens, texts.role)
+    return EncodeCall(runner, plan, texts.names, progress, role=texts.role)
 
 
 def require_task(manifest: Manifest, *tasks: Task) -> None:

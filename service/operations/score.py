@@ -123,7 +123,7 @@ async def _tokenize(
         names=part.names,
         ids_only=not wanted.matches,
         deadline=deadline,
-        most_tokens=part.most_tokens,
+        most_tokens=part.role.most_tokens,
     )
     refuse_empty(found, names=part.names)
     return part.role.expand(found)

@@ -5,7 +5,7 @@ prompts that they have for these. It knows the model's manifest, neither HTTP no
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
@@ -275,11 +275,10 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True)
 class ScoredTexts:
-    """Queries or documents behind their prompt, of so many characters; at most `most_tokens` of each text are read."""
+    """Queries or documents behind their prompt, of so many characters."""
 
     inputs: Inputs
     names: InputNames
-    most_tokens: tuple[int] | None
     role: TextRole
     prompt_length: int
 
@@ -326,13 +325,15 @@ def texts_to_compare(scoring: Scoring, manifest: Manifest, added: int) -> tuple[
     They are read as sentence-transformers reads queries and documents; `added` is how many special tokens a text gets.
     """
     query, document = text_role("query", manifest, added), text_role("document", manifest, added)
-    limits = [*(document.most_tokens or ()), *([] if scoring.document_tokens is None else [scoring.document_tokens])]
-    found = []
-    for texts, names, most, role in (
-        (scoring.each_query_once(), scoring.query_names, query.most_tokens, query),
-        (scoring.documents, scoring.names, (min(limits),) if limits else None, document),
-    ):
+    if (longest := scoring.document_tokens) is not None:
+        document = replace(document, most_tokens=(min((longest, *(document.most_tokens or ()))),))
+
+    def read(texts: Sequence[str], names: InputNames, role: TextRole) -> ScoredTexts:
         prompt = choose_prompt(manifest.defaults, name=role.prompt_name, text=None)
         inputs = Inputs(texts=texts if prompt is None else prompt.before(texts))
-        found.append(ScoredTexts(inputs, names, most, role, 0 if prompt is None else len(prompt.text)))
-    return found[0], found[1]
+        return ScoredTexts(inputs, names, role, 0 if prompt is None else len(prompt.text))
+
+    return (
+        read(scoring.each_query_once(), scoring.query_names, query),
+        read(scoring.documents, scoring.names, document),
+    )

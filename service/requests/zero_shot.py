@@ -68,7 +68,7 @@ class ZeroShotRequest(ModelChoice, extra="ignore"):
         if template is not None and template.count(SLOT) != 1:  # with 500 places 1 MB of labels would become 500
             raise Invalid.at("hypothesis_template", f"expected {SLOT} once, where the label goes")
         texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
-        entailment, multi_label = entailment_label(manifest), bool(given.multi_label)
+        entailment = entailment_label(manifest)
         count = len(texts) + len(labels) if entailment is None else len(texts) * len(labels)
         if most is not None and count > most:
             raise TooLarge.at(
@@ -80,10 +80,10 @@ class ZeroShotRequest(ModelChoice, extra="ignore"):
         hypotheses = [(template or usual).replace(SLOT, label) for label in labels]
         if entailment is None:
             request = EncodeRequest(inputs=[*texts, *hypotheses], normalize=True)
-            return ZeroShotPlan(texts, labels, request, "cosine", multi_label=multi_label)
-        pairs = [[text, hypothesis] for text in texts for hypothesis in hypotheses]
-        request = EncodeRequest(pairs=pairs, raw_scores=True, pair_truncation="only_first")
-        return ZeroShotPlan(texts, labels, request, "entailment", entailment, multi_label=multi_label)
+        else:
+            pairs = [[text, hypothesis] for text in texts for hypothesis in hypotheses]
+            request = EncodeRequest(pairs=pairs, raw_scores=True, pair_truncation="only_first")
+        return ZeroShotPlan(texts, labels, request, entailment, bool(given.multi_label))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +92,21 @@ class ZeroShotPlan:
 
     Attributes:
         request: to encode: of pairs by entailment, of texts and then hypotheses by cosines.
-        entailment: which of the model's labels says that the hypothesis follows; 0 for cosines.
+        entailment: which of the model's labels says that the hypothesis follows; None for cosines.
         multi_label: whether labels do not exclude each other.
     """
 
     texts: Sequence[str]
     labels: Sequence[str]
     request: EncodeRequest
-    method: Method
-    entailment: int = 0
-    multi_label: bool = False
+    entailment: int | None
+    multi_label: bool
 
     @property
     def names(self) -> InputNames:
         """What errors call the inputs of the request: a pair by its text."""
         names = [f"inputs[{place}]" for place in range(len(self.texts))]
-        if self.method == "cosine":
+        if self.entailment is None:
             return InputNames(each=[*names, *(f"candidate_labels[{place}]" for place in range(len(self.labels)))])
         return InputNames(each=[name for name in names for _ in self.labels])
 

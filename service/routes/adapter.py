@@ -1,13 +1,13 @@
 """Shared by the adapters of other APIs: they run our encode path, and report truncation in a header."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from model.config_parts import Task
-from service.answers.packing import serialize_in_pieces
+from service.answers.packing import as_base64, serialize_in_pieces
 from service.context import context_of
 from service.errors import WrongTask
 from service.http.response import JSON, compress, respond
@@ -65,6 +65,15 @@ def list_answer(encoded: EncodeResult, data: Sequence[Any], kind: str = "list") 
     """An entry an input, as OpenAI, Jina and Infinity answer them; arrays still arrays."""
     usage = usage_of(encoded.answer["usage"]["tokens"])
     return {"object": kind, "data": data, "model": encoded.answer["model"], "usage": usage}
+
+
+def list_vectors(
+    encoded: EncodeResult, vectors: Iterable[Any], kind: str, encoding_format: str | None
+) -> dict[str, Any]:
+    """Each input's vector, or vectors, as OpenAI and Jina list them: under the name of its kind."""
+    if encoding_format == "base64":
+        vectors = map(as_base64, vectors)
+    return list_answer(encoded, [{"object": kind, "index": at, kind: found} for at, found in enumerate(vectors)])
 
 
 def usage_of(tokens: int) -> dict[str, int]:

@@ -117,6 +117,9 @@ class ClassifyAnswer(AnswerModel):
     usage: dict[str, int]
 
 
+PredictAnswer = list[Prediction] | list[list[Prediction]] | list[Entity] | list[list[Entity]]
+
+
 async def answer_predict(request: Request, body: PredictRequest) -> Response:
     """Labels, best first: of one input, or one list an input; or entities."""
     task = services_of(request).runner().manifest.task
@@ -224,14 +227,13 @@ async def answer_zero_shot(request: Request, body: ZeroShotRequest) -> Response:
     texts, longest = len(plan.texts), services.settings.max_embedding_bytes
     size = label_bytes(plan.labels, texts, longest, param="candidate_labels")
     encoded = await run_for(request, plan.request, names=plan.names, beside_bytes=size)
-    found = encoded.answer["embeddings" if plan.method == "cosine" else "scores"]
-    cost = max(encoded.sizes.built_from, ARRAY_FLOATS * texts)
-    write = partial(_write_results, plan, found, as_objects=body.parameters is not None)
-    results = await offload(write, cost)
+    method, found_in = ("cosine", "embeddings") if plan.entailment is None else ("entailment", "scores")
+    write = partial(_write_results, plan, encoded.answer[found_in], as_objects=body.parameters is not None)
+    results = await offload(write, max(encoded.sizes.built_from, ARRAY_FLOATS * texts))
     if body.parameters is not None:
         return await json_response(request, results[0] if isinstance(body.inputs, str) else results, encoded)
     named = {name: encoded.answer[name] for name in ("model", "usage")}
-    return await json_response(request, {**named, "method": plan.method, "results": results}, encoded)
+    return await json_response(request, {**named, "method": method, "results": results}, encoded)
 
 
 def _write_results(plan: ZeroShotPlan, found: Float32Array, *, as_objects: bool) -> list[memoryview]:
@@ -256,9 +258,7 @@ ROUTES = (
         answer_predict,
         error_shape=TEI,
         summary="A classifier's labels, as TEI; or the entities of a text",
-        answer=embeddings_document(
-            list[Prediction] | list[list[Prediction]] | list[Entity] | list[list[Entity]], PREDICTIONS
-        ),
+        answer=embeddings_document(PredictAnswer, PREDICTIONS),
     ),
     _post(
         "/classify",

@@ -107,7 +107,8 @@ MODEL_IN_QUERY = {
     "description": "name of one of several models; the default is meant if it is left out",
     "schema": {"type": "string"},
 }
-_probe = partial(Route, "GET", is_probe=True)
+_of_model = partial(Route, "GET", parameters=(MODEL_IN_QUERY,))
+_probe = partial(Route, "GET", is_probe=True, access="everyone", raises=(NotReady,))
 
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"  # of a directory in the store: no path leads out of it
@@ -189,44 +190,30 @@ STATES = answer_document(ModelStates, {"models": [{"name": "minilm", "ready": Tr
 _operator = partial(Route, access="operator", tag="Operators", answer=STATES, raises=(NotFound, ModelNotFound, Invalid))
 
 ROUTES = (
-    Route(
-        "GET",
+    _of_model(
         "/info",
         answer_info,
         summary="Model, limits, versions",
         answer=answer_document(Info),
         raises=(ModelNotFound, NotReady),
-        parameters=(MODEL_IN_QUERY,),
     ),
-    Route(
-        "GET",
+    _of_model(
         "/heads",
         answer_heads,
         summary="The head report",
         answer=answer_document(HeadReport),
         raises=(NotFound, NotReady),
-        parameters=(MODEL_IN_QUERY,),
     ),
     _probe(
-        "/healthz",
-        answer_healthz,
-        access="everyone",
-        summary="Does the process live?",
-        answer=answer_document(Status, {"status": "ok"}),
-        raises=(NotReady,),
+        "/healthz", answer_healthz, summary="Does the process live?", answer=answer_document(Status, {"status": "ok"})
     ),
-    _probe(
-        "/readyz",
-        answer_readyz,
-        access="everyone",
-        summary="May traffic come?",
-        answer=answer_document(Status, {"status": "ready"}),
-        raises=(NotReady,),
-    ),
-    _probe(
+    _probe("/readyz", answer_readyz, summary="May traffic come?", answer=answer_document(Status, {"status": "ready"})),
+    Route(
+        "GET",
         "/metrics",
         answer_metrics,
         access="admin",
+        is_probe=True,
         summary="Metrics for Prometheus",
         answer={"content": {"text/plain": {}, "application/openmetrics-text": {}}},
     ),

@@ -109,27 +109,16 @@ class InferenceRequest(RequestModel, extra="ignore"):
     """null or none: all, which is one"""
 
     @property
-    def _wanted(self) -> InferenceParameters:
-        return self.parameters or InferenceParameters()
-
-    @property
     def wants_bytes(self) -> bool:
         """Whether embeddings are written behind the JSON."""
         of_output = self.outputs[0].parameters if self.outputs else None
         wanted = None if of_output is None else of_output.binary_data
-        return bool(self._wanted.binary_data_output) if wanted is None else wanted
+        return bool(self.parameters and self.parameters.binary_data_output) if wanted is None else wanted
 
     def to_encode(self, texts: list[str]) -> EncodeRequest:
         """The same as a request to encode."""
-        wanted = self._wanted
-        return EncodeRequest(
-            inputs=texts,
-            normalize=wanted.normalize,
-            truncate=wanted.truncate is not False,
-            dimensions=wanted.dimensions,
-            prompt_name=wanted.prompt_name,
-            prompt=wanted.prompt,
-        )
+        wanted = {} if self.parameters is None else self.parameters.model_dump(exclude={"binary_data_output"})
+        return EncodeRequest(**{**wanted, "inputs": texts, "truncate": wanted.get("truncate") is not False})
 
 
 class BinaryParameters(AnswerModel):

@@ -1,19 +1,18 @@
 """Jina's `POST /v1/multi-vector`: a vector for each token, of models of late interaction."""
 
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.answers.packing import as_base64
 from service.errors import WrongTask
 from service.http.route import Route
-from service.operations.encode import EncodeResult, offload
+from service.operations.encode import offload
 from service.requests.schemas import EncodeRequest, ModelChoice, VectorFormat, example
 from service.requests.scoring import TextObject, plain_texts
-from service.routes.adapter import chosen_output, embeddings_document, json_response, list_answer, run_for
+from service.routes.adapter import chosen_output, embeddings_document, json_response, list_vectors, run_for
 from service.routes.compatible.openai import EmbeddingsUsage
 from service.tokenization.inputs import InputNames
 from service.wire import JINA, AnswerModel
@@ -65,15 +64,9 @@ async def answer_multi_vector(request: Request, body: MultiVectorRequest) -> Res
         encoding_format=body.embedding_type,
     )
     encoded = await run_for(request, wanted, names=InputNames("input"))
-    answer = await offload(partial(_make_answer, encoded, body.embedding_type), encoded.sizes.built_from)
-    return await json_response(request, answer, encoded)
-
-
-def _make_answer(encoded: EncodeResult, encoding_format: str) -> dict[str, Any]:
-    form = as_base64 if encoding_format == "base64" else lambda vectors: vectors
-    texts = encoded.answer["multi_vector" if "multi_vector" in encoded.answer else "embeddings"]
-    data = [{"object": "embeddings", "index": at, "embeddings": form(rows)} for at, rows in enumerate(texts)]
-    return list_answer(encoded, data)
+    texts = encoded.answer["embeddings" if outputs is None else "multi_vector"]
+    write = partial(list_vectors, encoded, texts, "embeddings", body.embedding_type)
+    return await json_response(request, await offload(write, encoded.sizes.built_from), encoded)
 
 
 EXAMPLE = {

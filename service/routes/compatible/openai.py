@@ -15,13 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from model.artifact import Manifest
-from service.answers.packing import as_base64
 from service.context import context_of
 from service.errors import Invalid, ModelNotFound, NotReady
 from service.http.response import JSON
 from service.http.route import Route, answer_document
 from service.models import ServedModel
-from service.operations.encode import EncodeResult, offload
+from service.operations.encode import offload
 from service.requests.plan import is_quantized
 from service.requests.roles import prompt_of_kind
 from service.requests.schemas import EncodeRequest, Inputs, ModelChoice, PromptOptions, VectorFormat, example
@@ -29,7 +28,7 @@ from service.routes.adapter import (
     check_model,
     embeddings_document,
     json_response,
-    list_answer,
+    list_vectors,
     model_in_path,
     require_task,
     run_for,
@@ -165,7 +164,8 @@ async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
     )
     require_task(request, "embedding")
     encoded = await run_for(request, wanted, names=InputNames("input"))
-    answer = await offload(partial(make_answer, encoded, form), encoded.sizes.floats)
+    write = partial(list_vectors, encoded, encoded.answer["embeddings"], "embedding", form)
+    answer = await offload(write, encoded.sizes.floats)
     return await json_response(request, {"id": context_of(request.scope).request_id, **answer}, encoded)
 
 
@@ -229,15 +229,6 @@ def check_token_ids(value: Any, runner: Runner) -> None:
                 f"these token ids are not this model's: its own begin with {first} and end with {last} (POST "
                 "/tokenize makes them). Send texts; in LangChain set check_embedding_ctx_length=False",
             )
-
-
-def make_answer(encoded: EncodeResult, encoding_format: str | None) -> dict[str, Any]:
-    """OpenAI's answer, arrays still arrays unless they are written in base64."""
-    vectors = encoded.answer["embeddings"]
-    if encoding_format == "base64":
-        vectors = map(as_base64, vectors)
-    data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
-    return list_answer(encoded, data)
 
 
 INFINITY_TAG = "Infinity"

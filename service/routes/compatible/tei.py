@@ -20,12 +20,12 @@ from starlette.responses import Response
 from model.config_parts import Task
 from service.errors import NotReady, WrongTask
 from service.http.route import Route, answer_document
-from service.operations.encode import EncodeResult, offload
-from service.requests.schemas import EncodeRequest, Entity, Inputs, ModelChoice, Status, TeiTruncation, example
+from service.operations.encode import offload
+from service.requests.schemas import EncodeRequest, Inputs, ModelChoice, Status, TeiTruncation, example
 from service.requests.scoring import RerankAnswer, RerankRequest, TeiRank
 from service.requests.zero_shot import ZeroShotRequest
 from service.routes.adapter import chosen_output, embeddings_document, json_response, require_task, run_for
-from service.routes.predict import Prediction, PredictRequest, answer_predict, answer_zero_shot
+from service.routes.predict import PredictAnswer, PredictRequest, answer_predict, answer_zero_shot
 from service.routes.score import answer_rerank
 from service.routes.similarity import SimilarityRequest, answer_similarity
 from service.routes.status import answer_readyz
@@ -46,6 +46,10 @@ class EmbedAllRequest(TeiTruncation, ModelChoice, extra="ignore"):
     prompt_name: str | None = None
     """one of the model's prompts, put before every text; null means the model's default, if it has one"""
 
+    def to_encode(self, **options: Any) -> EncodeRequest:
+        """The same as a request to encode, with further options of it."""
+        return EncodeRequest(inputs=self.inputs, truncate=self.truncation(), prompt_name=self.prompt_name, **options)
+
 
 class EmbedRequest(EmbedAllRequest):
     """TEI's request."""
@@ -59,23 +63,13 @@ class EmbedRequest(EmbedAllRequest):
 async def answer_embed(request: Request, body: EmbedRequest) -> Response:
     """A bare list of vectors."""
     require_task(request, "embedding")
-    wanted = EncodeRequest(
-        inputs=body.inputs,
-        truncate=body.truncation(),
-        prompt_name=body.prompt_name,
-        normalize=body.normalize,
-        dimensions=body.dimensions,
-    )
-    encoded = await run_for(request, wanted)
+    encoded = await run_for(request, body.to_encode(normalize=body.normalize, dimensions=body.dimensions))
     return await json_response(request, encoded.answer["embeddings"], encoded)
 
 
 async def answer_embed_all(request: Request, body: EmbedAllRequest) -> Response:
     """A bare list of lists of vectors: the last hidden states as the model gives them, special tokens included."""
-    wanted = EncodeRequest(
-        inputs=body.inputs, truncate=body.truncation(), prompt_name=body.prompt_name, normalize=False, output="tokens"
-    )
-    encoded = await run_for(request, wanted)
+    encoded = await run_for(request, body.to_encode(normalize=False, output="tokens"))
     return await json_response(request, encoded.answer["embeddings"], encoded)
 
 
@@ -95,20 +89,15 @@ class SparseValue(AnswerModel):
 
 async def answer_embed_sparse(request: Request, body: SparseRequest) -> Response:
     """For each text the words that have a weight, by their ids."""
-    outputs = chosen_output(request, "sparse")
-    wanted = EncodeRequest(
-        inputs=body.inputs, truncate=body.truncation(), prompt_name=body.prompt_name, role=body.role, outputs=outputs
-    )
-    encoded = await run_for(request, wanted)
-    return await json_response(
-        request, await offload(partial(_sparse_values, encoded), encoded.sizes.built_from), encoded
-    )
+    encoded = await run_for(request, body.to_encode(role=body.role, outputs=chosen_output(request, "sparse")))
+    write = partial(_write_words, encoded.answer["sparse"])
+    return await json_response(request, await offload(write, encoded.sizes.built_from), encoded)
 
 
-def _sparse_values(encoded: EncodeResult) -> list[memoryview]:
+def _write_words(sparse: list[dict[str, Any]]) -> list[memoryview]:
     """The words of each text as JSON: as hundreds of thousands of objects they would hold up every other thread."""
     written = []
-    for words in encoded.answer["sparse"]:
+    for words in sparse:
         pairs = zip(words["indices"].tolist(), words["values"], strict=True)
         values = [{"index": index, "value": value} for index, value in pairs]
         written.append(memoryview(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)))
@@ -126,13 +115,11 @@ BY_TASK: Mapping[Task, Chosen] = MappingProxyType(
 )
 
 
-class HostRequest(
-    RootModel[
-        SkipValidation[
-            EmbedRequest | PredictRequest | SparseRequest | SimilarityRequest | RerankRequest | ZeroShotRequest
-        ]
-    ]
-):
+HostBody = EmbedRequest | PredictRequest | SparseRequest | SimilarityRequest | RerankRequest | ZeroShotRequest
+HostAnswer = list[list[float]] | PredictAnswer | list[list[SparseValue]] | list[float] | RerankAnswer | list[TeiRank]
+
+
+class HostRequest(RootModel[SkipValidation[HostBody]]):
     """The body of one of TEI's routes; the model's task and the body's fields say which."""
 
     @property
@@ -149,26 +136,14 @@ async def answer_host(request: Request, body: HostRequest) -> Response:
 
 
 def _choose(value: Any, task: Task) -> Chosen:
-    if isinstance(value, dict) and isinstance(theirs := value.get("parameters"), dict) and "candidate_labels" in theirs:
+    known = value if isinstance(value, dict) else {}
+    if isinstance(theirs := known.get("parameters"), dict) and "candidate_labels" in theirs:
         return ZeroShotRequest, answer_zero_shot
-    if isinstance(value, dict) and "query" in value:
+    if "query" in known:
         return RerankRequest, answer_rerank
-    if isinstance(value, dict) and isinstance(value.get("inputs"), dict):
+    if isinstance(known.get("inputs"), dict):
         return SimilarityRequest, answer_similarity
     return BY_TASK.get(task, EMBED)
-
-
-HostAnswer = (
-    list[list[float]]
-    | list[Prediction]
-    | list[list[Prediction]]
-    | list[Entity]
-    | list[list[Entity]]
-    | list[list[SparseValue]]
-    | list[float]
-    | RerankAnswer
-    | list[TeiRank]
-)
 
 
 _tei = partial(Route, error_shape=TEI, tag=TAG)

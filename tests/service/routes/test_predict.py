@@ -120,7 +120,7 @@ def test_labels_are_ranked_as_by_the_pipeline(
 @pytest.mark.parametrize(("entailment", "contradiction"), [(0, 2), (1, 0), (2, 0)])
 def test_a_label_by_itself_is_judged_against_contradiction(entailment: int, contradiction: int) -> None:
     logits = np.array([[1, 2, 4]], dtype=np.float32)
-    plan = ZeroShotPlan(["a"], ["b"], EncodeRequest(), "entailment", entailment)
+    plan = ZeroShotPlan(["a"], ["b"], EncodeRequest(), entailment, multi_label=False)
     ((_, found),) = zero_shot_labels(plan, logits)
     np.testing.assert_allclose(found, 1 / (1 + np.exp(logits[:, contradiction] - logits[:, entailment])), rtol=1e-6)
 
