@@ -33,12 +33,6 @@ class AnswerModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
-class OpenAnswerModel(BaseModel):
-    """An answer's body that may gain fields."""
-
-    model_config = ConfigDict(extra="allow", strict=True, use_attribute_docstrings=True)
-
-
 class Failure(AnswerModel):
     """The inside of our error body."""
 

@@ -22,8 +22,9 @@ from service.answers.vectors import (
 from service.batching.jobs import JobResult
 from service.errors import InferenceFailed
 from service.inference.backend import Float32Array, Int64Array, TokenParts
-from service.requests.attention import AttentionPlan
+from service.requests.attention import Axes
 from service.requests.plan import EncodePlan, is_quantized
+from service.requests.spans import SpanTokens
 from service.runner import Runner
 from service.tokenization.rows import TokenizedInput, offsets_behind, stitch
 
@@ -32,9 +33,10 @@ def build_answer(
     plan: EncodePlan,
     tokenized: Sequence[TokenizedInput],
     results: Sequence[JobResult],
-    attention: AttentionPlan | None,
+    axes: Sequence[Axes],
     runner: Runner,
     *,
+    span_tokens: Sequence[SpanTokens] | None,
     parts: Sequence[TokenParts] | None,
 ) -> dict[str, Any]:
     """An answer, one entry an input, arrays still arrays.
@@ -43,7 +45,6 @@ def build_answer(
 
     Raises:
         InferenceFailed: a vector is not finite.
-        Invalid: a span without a token, or one that reaches into what was cut off.
     """
     if plan.request.long_texts is not None:
         results = join_windows(tokenized, results, plan.request.long_texts)
@@ -53,7 +54,7 @@ def build_answer(
         results = [result if mask.all() else replace(result, output=result.output[mask]) for result, mask in pairs]
     answer: dict[str, Any] = {
         "model": runner.name,
-        **_main_output(plan, tokenized, results, runner),
+        **_main_output(plan, tokenized, results, runner, span_tokens),
         "usage": {"tokens": sum(len(item.input_ids) for item in tokenized)},
         "items": [describe_item(item) for item in tokenized],
     }
@@ -69,18 +70,22 @@ def build_answer(
         answer["embeddings"] = (
             quantize(vectors, name, manifest) if is_one else [quantize(rows, name, manifest) for rows in vectors]
         )
-    if attention is not None:
-        answer["attention"] = build_attention(attention, tokenized, results, runner.tokenizer)
+    if plan.selection is not None:
+        answer["attention"] = build_attention(plan.selection, axes, tokenized, results, runner.tokenizer)
     if parts is not None:
         answer["attention"] = build_contributions(plan, tokenized, parts, runner.tokenizer)
     return answer if plan.prompt is None else answer | plan.prompt.document()
 
 
 def _main_output(
-    plan: EncodePlan, tokenized: Sequence[TokenizedInput], results: Sequence[JobResult], runner: Runner
+    plan: EncodePlan,
+    tokenized: Sequence[TokenizedInput],
+    results: Sequence[JobResult],
+    runner: Runner,
+    span_tokens: Sequence[SpanTokens] | None,
 ) -> dict[str, Any]:
-    if plan.spans is not None:
-        pairs = zip(results, plan.spans.find_tokens(tokenized, plan.prompt_length), strict=True)
+    if span_tokens is not None:
+        pairs = zip(results, span_tokens, strict=True)
         return {"embeddings": [_vectors(plan, span_vectors(result, tokens)) for result, tokens in pairs]}
     if plan.request.outputs is not None:
         return _chosen_outputs(plan, tokenized, results, runner)

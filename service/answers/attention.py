@@ -20,7 +20,7 @@ from service.answers.vectors import SMALLEST_LENGTH
 from service.batching.jobs import JobResult
 from service.errors import InferenceFailed
 from service.inference.backend import Float32Array, Int64Array, TokenParts
-from service.requests.attention import AttentionPlan, AttentionSelection, Axes, label_axes, plan_axes
+from service.requests.attention import AttentionSelection, Axes, label_axes, plan_axes
 from service.requests.plan import EncodePlan
 from service.requests.schemas import AttentionRequest
 from service.tokenization.rows import TokenizedInput
@@ -37,11 +37,15 @@ Number = TypeVar("Number", np.float32, np.float64)
 
 
 def build_attention(
-    plan: AttentionPlan, tokenized: Sequence[TokenizedInput], results: Sequence[JobResult], tokenizer: Tokenizer
+    selection: AttentionSelection,
+    inputs: Sequence[Axes],
+    tokenized: Sequence[TokenizedInput],
+    results: Sequence[JobResult],
+    tokenizer: Tokenizer,
 ) -> list[dict[str, Any]]:
     """One entry an input."""
-    selection, options, entries = plan.selection, plan.selection.options, []
-    for axes, item, result in zip(plan.axes, tokenized, results, strict=True):
+    options, entries = selection.options, []
+    for axes, item, result in zip(inputs, tokenized, results, strict=True):
         tokens = tokenizer.tokens(item)
         # Lists of its own for each entry, since they are emptied as they are written.
         sources = {"layers": list(selection.layers), "heads": selection.heads_by_layer}
@@ -63,7 +67,7 @@ def make_maps(
 ) -> dict[str, list[NDArray[Any]]]:
     """The maps of each layer, C-contiguous; a rollout's is one for all layers.
 
-    Attentions are [H_l, n, n] by layer, of at least `selection.computed_layers`; value norms [H_l, n], what weights are
+    Attentions are [H_l, n, n] by layer, of at least `selection.layers`; value norms [H_l, n], what weights are
     multiplied by for form "norms".
 
     Returns:

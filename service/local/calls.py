@@ -193,9 +193,11 @@ class EncodeCall:
     def _put(
         self, inputs: list[TokenizedInput], results: list[JobResult], parts: list[TokenParts] | None, place: slice
     ) -> None:
-        plan, encoded = self.plan.of(place), self._encoded
-        attention = plan.plan_attention(inputs, self.runner.tokenizer)
-        answer = build_answer(plan, inputs, results, attention, self.runner, parts=parts)
+        plan, encoded, spans = self.plan.of(place), self._encoded, None
+        if plan.spans is not None:
+            spans = plan.spans.find_tokens(inputs, plan.prompt_length)
+        axes = plan.axes(inputs, self.runner.tokenizer)
+        answer = build_answer(plan, inputs, results, axes, self.runner, span_tokens=spans, parts=parts)
         encoded.values[place] = answer[encoded.kind]
         encoded.items[place] = answer["items"]
         if encoded.attention is not None:

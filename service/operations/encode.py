@@ -17,7 +17,7 @@ from service.context import RequestContext
 from service.errors import Invalid, TooLarge
 from service.observability.metrics import ModelMetrics
 from service.observability.stages import StageTimer
-from service.requests.attention import check_explained, count_block_floats
+from service.requests.attention import ARRAY_FLOATS, check_explained, count_block_floats
 from service.requests.plan import EncodePlan, plan_encoding
 from service.requests.roles import role_of_request
 from service.requests.schemas import EncodeRequest
@@ -135,20 +135,24 @@ async def run_plan(
     check_tokens(lengths, settings.max_request_tokens, names=names)
     if plan.decomposes:
         check_explained(lengths, settings.max_explained_tokens, names=names)
-    attention = await offload(partial(plan.plan_attention, tokenized, runner.tokenizer), plan.axes_floats(lengths))
-    block_floats = count_block_floats(attention, tokenized) if adds_blocks and attention is not None else 0
-    sizes = check_sizes(plan, lengths, attention, settings, block_floats=block_floats, beside_bytes=beside_bytes)
+    axes = await offload(partial(plan.axes, tokenized, runner.tokenizer), plan.axes_floats(lengths))
+    block_floats = count_block_floats(plan.selection, axes, tokenized) if adds_blocks and plan.selection else 0
+    sizes = check_sizes(plan, lengths, axes, settings, block_floats=block_floats, beside_bytes=beside_bytes)
     held = sizes.held_bytes(plan.request.encoding_format, as_safetensors=as_safetensors)
     context.hold_answer(services.model.answers, held + beside_bytes)
+    span_tokens = None
+    if plan.spans is not None:
+        find = partial(plan.spans.find_tokens, tokenized, plan.prompt_length)
+        span_tokens = await offload(find, ARRAY_FLOATS * len(plan.spans))
     rows = tokenized if plan.request.long_texts is None else all_windows(tokenized)
     results = await runner.run(rows, **plan.run_options, deadline=deadline)
     decomposed = await runner.decompose(tokenized, deadline=deadline) if plan.decomposes else None
     observe_results(metrics, results, decomposed)
     parts = None if decomposed is None else decomposed.texts
     with StageTimer(metrics, "postprocess"):
-        build = partial(build_answer, plan, tokenized, results, attention, runner, parts=parts)
+        build = partial(build_answer, plan, tokenized, results, axes, runner, span_tokens=span_tokens, parts=parts)
         answer = await offload(build, sizes.built_from)
-        if adds_blocks and attention is not None:
+        if adds_blocks and plan.selection:
             answer["attention"] = await offload(partial(add_blocks, answer["attention"]), sizes.built_from)
     attention_bytes = None if plan.request.attention is None else sizes.attention_bytes
     count(metrics, context, tokenized, attention_bytes=attention_bytes)

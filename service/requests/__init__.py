@@ -1,1 +1,1 @@
-"""From a validated body to a plan: the requested outputs, and how large the answer will be."""
+"""From a validated body to a plan, before the model runs: it knows a model's manifest, neither HTTP nor threads."""

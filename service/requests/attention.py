@@ -6,7 +6,6 @@ that are switched off, and what is explained through the network, are read and r
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -29,9 +28,11 @@ WORD_FLOATS = 64  # and finding a token's word as much as reading this many
 TEXTS_AT_MOST = 2  # of the greatest length: what one request may cost that explains through the network
 
 _OF_MAPS = ("queries", "reduce", "top_k", "exclude_special", "renormalise")
-EXCLUDED: Mapping[str, Sequence[str]] = MappingProxyType(
-    {"stats": (*_OF_MAPS, "level"), "decomposition": (*_OF_MAPS, "layers", "heads"), "norms": ("renormalise",)}
-)
+EXCLUDED: Mapping[str, Sequence[str]] = {
+    "stats": (*_OF_MAPS, "level"),
+    "decomposition": (*_OF_MAPS, "layers", "heads"),
+    "norms": ("renormalise",),
+}
 """Fields of `attention` that a form has no use for."""
 
 
@@ -72,11 +73,6 @@ class AttentionSelection:
     heads_per_layer: tuple[int, ...]
     options: AttentionRequest
     causal: bool = False
-
-    @property
-    def computed_layers(self) -> tuple[int, ...]:
-        """The layers, ascending."""
-        return tuple(sorted(self.layers))
 
     @property
     def heads_by_layer(self) -> list[list[int]]:
@@ -124,14 +120,6 @@ class AttentionSelection:
         return floats
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionPlan:
-    """What a request's attention answer will be: the choice, and the axes of each input's maps."""
-
-    selection: AttentionSelection
-    axes: Sequence[Axes]
-
-
 def select_attention(
     request: AttentionRequest, num_heads: Sequence[int], *, causal: bool = False
 ) -> AttentionSelection:
@@ -174,17 +162,19 @@ def _heads(wanted: list[int], layers: Sequence[int], counts: Sequence[int]) -> t
     return heads
 
 
-def count_block_floats(plan: AttentionPlan, tokenized: Sequence[TokenizedInput]) -> int:
+def count_block_floats(
+    selection: AttentionSelection, inputs: Sequence[Axes], tokenized: Sequence[TokenizedInput]
+) -> int:
     """Numbers in the blocks across pairs that `service.answers.attention.add_blocks` puts beside whole maps."""
-    options = plan.selection.options
+    options = selection.options
     if options.top_k is not None or options.queries != "all" or options.form == "stats":
         return 0
     cells = 0
-    for axes, item in zip(plan.axes, tokenized, strict=True):
+    for axes, item in zip(inputs, tokenized, strict=True):
         segments = item.segments or ()
         listed = segments if axes.words is None else [segments[start] for start, _ in axes.words if segments]
         cells += 2 * listed.count(0) * listed.count(1)
-    return plan.selection.num_maps * cells
+    return selection.num_maps * cells
 
 
 def plan_axes(options: AttentionRequest, inputs: Sequence[TokenizedInput], tokenizer: Tokenizer) -> list[Axes]:

@@ -1,7 +1,6 @@
-"""`POST /explain`, understood: the body, the answer, and what the model is asked. Nothing has run yet.
+"""`POST /explain`, understood: the body, the answer, and what the model is asked.
 
-A request explains through pooling, by the last layer's token vectors, or through the network, by its input tokens. It
-knows the model's manifest, neither HTTP nor threads.
+A request explains through pooling, by the last layer's token vectors, or through the network, by its input tokens.
 """
 
 from collections.abc import Sequence
@@ -147,7 +146,7 @@ class ExplainPlan:
     @property
     def run_options(self) -> dict[str, Any]:
         """What the model is to compute through pooling, as `Runner.run` takes it."""
-        layers = self.selection.computed_layers if self.selection else ()
+        layers = self.selection.layers if self.selection else ()
         return {"attention_layers": layers, "wants_tokens": True, "head_gates": self.head_gates}
 
     def place(self, text: TokenizedInput) -> int | None:
@@ -231,9 +230,7 @@ def _both_texts(request: ExplainRequest, manifest: Manifest, size: int) -> tuple
 def _plan_scores(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
     fields = ("similarity", "dimensions", "top_pairs", "prompt_name", "prompt")
     refuse_beside(request, fields, "a classifier, whose scores are explained")
-    names = InputNames(listed="", singles=SIDES[:1])
-    if request.b is None:
-        return ExplainPlan(request, Inputs(texts=(request.a,)), names)
-    if not manifest.pairs:
+    if request.b is not None and not manifest.pairs:
         raise Invalid.at("b", f"{manifest.model} reads one text at a time; leave it out")
-    return ExplainPlan(request, Inputs(text_pairs=((request.a, request.b),)), names)
+    inputs = Inputs(texts=(request.a,)) if request.b is None else Inputs(text_pairs=((request.a, request.b),))
+    return ExplainPlan(request, inputs, InputNames(listed="", singles=SIDES[:1]))

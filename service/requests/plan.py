@@ -1,7 +1,4 @@
-"""A request to encode, understood: what it asks of the model. Nothing has run yet.
-
-It knows the model's manifest and tokenizer, neither HTTP nor threads; whoever runs the model does so between the steps.
-"""
+"""A request to encode, understood: what it asks of the model; whoever runs the model does so between the steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +10,8 @@ from service.inference.backend import Float32Array
 from service.requests.attention import (
     ARRAY_FLOATS,
     WORD_FLOATS,
-    AttentionPlan,
     AttentionSelection,
+    Axes,
     check_decomposition,
     plan_axes,
     read_head_mask,
@@ -114,18 +111,16 @@ class EncodePlan:
         """What the model is to compute, as `Runner.run` takes it."""
         selection = self.selection
         return {
-            "attention_layers": selection.computed_layers if selection else (),
+            "attention_layers": tuple(sorted(selection.layers)) if selection else (),
             "wants_tokens": self.request.output == "tokens" or self.spans is not None or self.token_numbers > 0,
             "wants_norms": selection is not None and selection.options.form == "norms",
             "head_gates": self.head_gates,
             "by_table": self.manifest.query_table and self.request.role == "query",
         }
 
-    def plan_attention(self, tokenized: Sequence[TokenizedInput], tokenizer: Tokenizer) -> AttentionPlan | None:
-        """Rows and columns of the attention answer, once its texts are tokens; None if none is asked for."""
-        if self.selection is None:
-            return None
-        return AttentionPlan(self.selection, plan_axes(self.selection.options, tokenized, tokenizer))
+    def axes(self, tokenized: Sequence[TokenizedInput], tokenizer: Tokenizer) -> list[Axes]:
+        """Rows and columns of each input's attention, once its texts are tokens; none if none is asked for."""
+        return [] if self.selection is None else plan_axes(self.selection.options, tokenized, tokenizer)
 
 
 def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> EncodePlan:

@@ -1,7 +1,7 @@
-"""A query, documents, and what the model has to read to score them. Nothing has run yet.
+"""A query, documents, and what the model has to read to score them.
 
 A cross-encoder reads each pair; an embedder and a multi-vector model read each query and each document once, behind the
-prompts that they have for these. It knows the model's manifest, neither HTTP nor threads.
+prompts that they have for these.
 """
 
 from collections.abc import Mapping, Sequence

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.errors import TooLarge
-from service.requests.attention import ARRAY_FLOATS, FLOAT_BYTES, AttentionPlan
+from service.requests.attention import ARRAY_FLOATS, FLOAT_BYTES, AttentionSelection, Axes
 from service.requests.plan import EncodePlan
 from service.settings import Settings
 
@@ -43,15 +43,15 @@ class Sizes:
 def check_sizes(
     plan: EncodePlan,
     lengths: Sequence[int],
-    attention: AttentionPlan | None,
+    axes: Sequence[Axes],
     settings: Settings,
     *,
     block_floats: int = 0,
     beside_bytes: int = 0,
 ) -> Sizes:
-    """The size of the answer to texts of these lengths, with `block_floats` next to its maps; TooLarge above a limit.
+    """The size of the answer to texts of these lengths and axes of attention; TooLarge above a limit.
 
-    `beside_bytes` of the caller's own in the answer count as read to build it.
+    Its maps have `block_floats` next to them; `beside_bytes` of the caller's own count as read to build it.
     """
     request, config = plan.request, plan.manifest.config
     floats, beside = _output_floats(plan, lengths), beside_bytes // FLOAT_BYTES
@@ -77,21 +77,22 @@ def check_sizes(
         built_from = beside + floats + figures + work + ARRAYS_OF_PARTS * ARRAY_FLOATS * len(lengths)
         return Sizes(floats + figures, built_from, FLOAT_BYTES * figures, FLOAT_BYTES * work)
     hidden = config.hidden_size * sum(lengths) if plan.spans is not None or plan.token_numbers else 0
-    if attention is None:
+    if plan.selection is None:
         arrays = (1 if plan.is_one_array else len(lengths)) + (0 if plan.spans is None else len(plan.spans))
         arrays += 0 if request.pool_factor is None else sum(lengths)
         return Sizes(floats, beside + floats + hidden + ARRAY_FLOATS * arrays, 0, FLOAT_BYTES * hidden)
     is_half = request.encoding_format == "float16"
-    attention_bytes = _attention_bytes(attention, settings, block_floats=block_floats, is_half=is_half)
+    attention_bytes = _attention_bytes(plan.selection, axes, settings, block_floats=block_floats, is_half=is_half)
     floats += attention_bytes // FLOAT_BYTES
-    built_from = beside + max(floats, attention.selection.build_floats(attention.axes)) + hidden
-    work_bytes = FLOAT_BYTES * hidden + attention.selection.work_bytes(lengths)
+    built_from = beside + max(floats, plan.selection.build_floats(axes)) + hidden
+    work_bytes = FLOAT_BYTES * hidden + plan.selection.work_bytes(lengths)
     return Sizes(floats, built_from, attention_bytes, work_bytes)
 
 
-def _attention_bytes(attention: AttentionPlan, settings: Settings, *, block_floats: int, is_half: bool) -> int:
-    selection = attention.selection
-    size = selection.answer_bytes(attention.axes, is_half=is_half) + FLOAT_BYTES * block_floats
+def _attention_bytes(
+    selection: AttentionSelection, axes: Sequence[Axes], settings: Settings, *, block_floats: int, is_half: bool
+) -> int:
+    size = selection.answer_bytes(axes, is_half=is_half) + FLOAT_BYTES * block_floats
     if size > settings.max_attention_bytes:
         raise TooLarge.at(
             "attention",
@@ -99,7 +100,7 @@ def _attention_bytes(attention: AttentionPlan, settings: Settings, *, block_floa
             'for fewer layers or heads, for queries "cls", reduce, top_k or form "stats", or send fewer or shorter '
             "inputs",
         )
-    work = selection.work_bytes([axes.num_tokens for axes in attention.axes])
+    work = selection.work_bytes([one.num_tokens for one in axes])
     if work > settings.max_attention_work_bytes:
         cure = "a rollout needs every layer:" if selection.options.reduce == "rollout" else "ask for fewer layers, or"
         raise TooLarge.at(

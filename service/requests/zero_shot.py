@@ -1,4 +1,4 @@
-"""Texts, and labels that a model was not trained for: the inputs that it reads. Nothing has run yet.
+"""Texts, and labels that a model was not trained for: the inputs that it reads.
 
 A model of natural language inference reads each text with each label, put into a hypothesis, and says whether one
 follows from the other (Yin et al. 2019). An embedder reads texts and hypotheses apart, and their cosines rank labels.

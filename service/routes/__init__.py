@@ -1,1 +1,1 @@
-"""One file for each API or path; each declares its routes, and `table.py` lists all of them."""
+"""One file for each API or path; each declares its routes, and `service.app` lists all of them."""

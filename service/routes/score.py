@@ -111,18 +111,11 @@ async def answer_score(request: Request, body: ScoreRequest) -> Response:
         )
     wanted = Scoring(queries, documents, names=InputNames(name), query_name=asked, **body.options())
     scored = await score(services_of(request), context_of(request.scope), wanted)
-    answer = {
-        "id": context_of(request.scope).request_id,
-        "object": "list",
-        "created": int(time.time()),
-        "model": scored.encoded.answer["model"],
-        "data": [
-            {"index": at, "object": "score", "score": float(found), **scored.beside(at)}
-            for at, found in enumerate(scored.scores)
-        ],
-        "usage": usage_of(scored.encoded.answer["usage"]["tokens"]),
-    }
-    return await json_response(request, answer, scored.encoded)
+    data = [
+        {"index": at, "object": "score", "score": float(found), **scored.beside(at)}
+        for at, found in enumerate(scored.scores)
+    ]
+    return await json_response(request, _answer(request, scored, "list", data=data), scored.encoded)
 
 
 async def answer_rerank(request: Request, body: RerankRequest) -> Response:
@@ -161,15 +154,20 @@ async def answer_jina(request: Request, body: JinaRequest) -> Response:
     return await json_response(request, _rerank_answer(request, scored, body.top_n or None, shown), scored.encoded)
 
 
-def _rerank_answer(request: Request, scored: Scored, most: int | None, shown: Sequence[Any] | None) -> dict[str, Any]:
+def _answer(request: Request, scored: Scored, kind: str, **entries: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "id": context_of(request.scope).request_id,
-        "object": "rerank",
-        "model": scored.encoded.answer["model"],
+        "object": kind,
         "created": int(time.time()),
-        "results": _ranked(scored, most, "relevance_score", "document", shown),
+        "model": scored.encoded.answer["model"],
+        **entries,
         "usage": usage_of(scored.encoded.answer["usage"]["tokens"]),
     }
+
+
+def _rerank_answer(request: Request, scored: Scored, most: int | None, shown: Sequence[Any] | None) -> dict[str, Any]:
+    results = _ranked(scored, most, "relevance_score", "document", shown)
+    return _answer(request, scored, "rerank", results=results)
 
 
 def _ranked(

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -32,14 +31,12 @@ from service.wire import COHERE, AnswerModel
 TAG = "Cohere"
 EmbeddingType = Literal["float", VectorFormat, "base64"]
 DOCUMENT_TOKENS = 4096  # Cohere's default
-FORM_BYTES: Mapping[EmbeddingType, float] = MappingProxyType(
-    {
-        "float": JSON_BYTES - TENSOR_BYTES,
-        "base64": BASE64_BYTES - TENSOR_BYTES,
-        **dict.fromkeys(("int8", "uint8"), 1 + 5),
-        **dict.fromkeys(("binary", "ubinary"), (1 + 5) / 8),
-    }
-)
+FORM_BYTES: Mapping[EmbeddingType, float] = {
+    "float": JSON_BYTES - TENSOR_BYTES,
+    "base64": BASE64_BYTES - TENSOR_BYTES,
+    **dict.fromkeys(("int8", "uint8"), 1 + 5),
+    **dict.fromkeys(("binary", "ubinary"), (1 + 5) / 8),
+}
 """Held of each dimension for a form, besides the vector as computed: as an array, and as text."""
 
 

@@ -267,22 +267,18 @@ async def answer_infer(request: Request) -> Response:
     """
     name = check_model(request, version=MODEL_VERSION)
     services, context = services_of(request), context_of(request.scope)
-    headers = context.headers
+    given = context.headers
     require_task(request, "embedding")
-    _check_media(headers)
+    _check_media(given)
     refuse_early(services, context)
     with services.body_budget.share() as share:
-        raw = await read_body(request.receive, headers, services.settings.max_body_bytes, share)
+        raw = await read_body(request.receive, given, services.settings.max_body_bytes, share)
         with hold_for_model(services, share.held):
-            inference, texts = await read_request(raw, headers.get(HEADER_LENGTH), services.settings)
+            inference, texts = await read_request(raw, given.get(HEADER_LENGTH), services.settings)
             encoded = await run_for(request, inference.to_encode(texts), names=InputNames(DATA))
     with StageTimer(services.model.metrics, "serialize"):
-        pieces, header_length = await write_answer(inference, encoded, name)
-    extra = truncation_header(request)
-    if header_length is None:
-        return respond(pieces, JSON, extra)
-    extra[HEADER_LENGTH.decode("ascii")] = str(header_length)
-    return respond(pieces, BINARY, extra)
+        pieces, media_type, headers = await _write_answer(inference, encoded, name)
+    return respond(pieces, media_type, headers | truncation_header(request))
 
 
 def _check_media(headers: Mapping[bytes, bytes]) -> None:
@@ -352,8 +348,10 @@ def _texts_behind(data: bytes, tensor: InferenceInput, most: int) -> list[str]:
     return texts
 
 
-async def write_answer(request: InferenceRequest, encoded: EncodeResult, model: str) -> tuple[list[Piece], int | None]:
-    """The answer's body in pieces, and the length of its JSON if bytes follow it."""
+async def _write_answer(
+    request: InferenceRequest, encoded: EncodeResult, model: str
+) -> tuple[list[Piece], str, dict[str, str]]:
+    """The answer's body in pieces, its media type, and its own headers."""
     embeddings: Float32Array = encoded.answer["embeddings"]
     output: dict[str, Any] = {"name": OUTPUT, "datatype": "FP32", "shape": embeddings.shape}
     answer: dict[str, Any] = {"model_name": model, "model_version": MODEL_VERSION, "outputs": [output]}
@@ -362,16 +360,17 @@ async def write_answer(request: InferenceRequest, encoded: EncodeResult, model: 
     if request.wants_bytes:
         output["parameters"] = {"binary_data_size": embeddings.nbytes}
         header = orjson.dumps(answer)
-        return [header, bytes_of(embeddings)], len(header)
+        return [header, bytes_of(embeddings)], BINARY, {HEADER_LENGTH.decode("ascii"): str(len(header))}
     output["data"] = embeddings.reshape(-1)
-    return await serialize_in_pieces(answer, floats=encoded.sizes.floats), None
+    return await serialize_in_pieces(answer, floats=encoded.sizes.floats), JSON, {}
 
 
 def _json(answer: dict[str, Any]) -> Response:
     return Response(orjson.dumps(answer), media_type=JSON)
 
 
-_get = partial(Route, "GET", tag=TAG, error_shape=INFERENCE_PROTOCOL)
+_route = partial(Route, tag=TAG, error_shape=INFERENCE_PROTOCOL)
+_get = partial(_route, "GET")
 _probe = partial(_get, access="everyone", is_probe=True, raises=(NotReady,))
 _of_model = partial(_get, raises=(NotReady, ModelNotFound), parameters=(MODEL_IN_PATH,))
 
@@ -379,13 +378,11 @@ ROUTES = (
     _get("/v2", answer_server, summary="The server and its extensions", answer=answer_document(ServerMetadata)),
     _probe("/v2/health/live", answer_live, summary="Does the process live?", answer=answer_document(ServerLive)),
     _probe("/v2/health/ready", answer_ready, summary="May traffic come?", answer=answer_document(ServerReady)),
-    Route(
+    _route(
         "POST",
         "/v2/models/{model:path}/infer",
         answer_infer,
         is_queued=True,
-        error_shape=INFERENCE_PROTOCOL,
-        tag=TAG,
         summary="Embeddings, as tensors",
         answer=answer_document(InferenceAnswer, EXAMPLE, HEADERS),
         raises=(ModelNotFound,),

@@ -6,6 +6,7 @@ tokenizer's unless someone took care; those are refused, because they would give
 `/embeddings` too. Usage is in tokens, where Infinity counts characters unless told otherwise.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,6 @@ from service.context import context_of
 from service.errors import Invalid, ModelNotFound, NotReady
 from service.http.response import JSON
 from service.http.route import Route, answer_document
-from service.models import ServedModel
 from service.operations.encode import offload
 from service.requests.plan import is_quantized
 from service.requests.roles import prompt_of_kind
@@ -187,7 +187,7 @@ def _prompt_name(body: EmbeddingsRequest, manifest: Manifest) -> str | None:
 
 async def answer_models(request: Request) -> Response:
     """Every model that can answer."""
-    return _listed([describe_model(model.name, runner) for model, runner in loaded_models(request)])
+    return _list_models(request, describe_model)
 
 
 async def answer_model(request: Request) -> Response:
@@ -196,15 +196,12 @@ async def answer_model(request: Request) -> Response:
     return Response(orjson.dumps(describe_model(name, services_of(request).runner())), media_type=JSON)
 
 
-def loaded_models(request: Request) -> list[tuple[ServedModel, Runner]]:
+def _list_models(request: Request, describe: Callable[[str, Runner], dict[str, Any]]) -> Response:
     """The models that can answer; raises NotReady where none can yet."""
     models = services_of(request).models
     models.check_loaded()
-    return [(model, model.loaded) for model in models if model.loaded is not None]
-
-
-def _listed(described: list[dict[str, Any]]) -> Response:
-    return Response(orjson.dumps({"object": "list", "data": described}), media_type=JSON)
+    data = [describe(model.name, model.loaded) for model in models if model.loaded is not None]
+    return Response(orjson.dumps({"object": "list", "data": data}), media_type=JSON)
 
 
 def describe_model(name: str, runner: Runner) -> dict[str, Any]:
@@ -270,21 +267,21 @@ async def answer_infinity(request: Request, body: InfinityRequest) -> Response:
 async def answer_infinity_models(request: Request) -> Response:
     """The models with the states of their queues."""
     most = services_of(request).settings.max_queue_tokens
-    return _listed(
-        [
-            {
-                **describe_model(model.name, runner),
-                "owned_by": "infinity",  # its client knows no other
-                "backend": runner.runtime.engine,
-                "capabilities": _capabilities(runner.manifest),
-                "stats": {
-                    "queue_fraction": runner.batcher.queued_tokens / most,
-                    "queue_absolute": float(runner.batcher.queued_texts),
-                },
-            }
-            for model, runner in loaded_models(request)
-        ]
-    )
+
+    def describe(name: str, runner: Runner) -> dict[str, Any]:
+        queued = runner.batcher
+        return {
+            **describe_model(name, runner),
+            "owned_by": "infinity",  # its client knows no other
+            "backend": runner.runtime.engine,
+            "capabilities": _capabilities(runner.manifest),
+            "stats": {
+                "queue_fraction": queued.queued_tokens / most,
+                "queue_absolute": float(queued.queued_texts),
+            },
+        }
+
+    return _list_models(request, describe)
 
 
 def _capabilities(manifest: Manifest) -> list[str]:

@@ -9,7 +9,6 @@ sentence beside others to `/similarity`, and parameters with `candidate_labels` 
 
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -106,13 +105,11 @@ def _write_words(sparse: list[dict[str, Any]]) -> list[memoryview]:
 
 Chosen = tuple[type[BaseModel], Callable[[Request, Any], Coroutine[Any, Any, Response]]]
 EMBED: Chosen = (EmbedRequest, answer_embed)
-BY_TASK: Mapping[Task, Chosen] = MappingProxyType(
-    {
-        "classification": (PredictRequest, answer_predict),
-        "token_classification": (PredictRequest, answer_predict),
-        "sparse": (SparseRequest, answer_embed_sparse),
-    }
-)
+BY_TASK: Mapping[Task, Chosen] = {
+    "classification": (PredictRequest, answer_predict),
+    "token_classification": (PredictRequest, answer_predict),
+    "sparse": (SparseRequest, answer_embed_sparse),
+}
 
 
 HostBody = EmbedRequest | PredictRequest | SparseRequest | SimilarityRequest | RerankRequest | ZeroShotRequest

@@ -244,7 +244,7 @@ def test_maps_equal_the_definition_and_have_the_bytes_announced(case: Any) -> No
     halves = sum(array.size * (2 if array.dtype == np.float32 else 4) for array in arrays)
     assert selection.answer_bytes(axes, is_half=True) == halves
     assert all(array.flags.c_contiguous for array in arrays)
-    computed = [each[layer] for each in attentions for layer in selection.computed_layers]
+    computed = [each[layer] for each in attentions for layer in selection.layers]
     assert selection.work_bytes([len(item.input_ids) for item in inputs]) == sum(array.nbytes for array in computed)
     whole = select_attention(request.model_copy(update={"top_k": None}), counts)
     options = {**request.model_dump(), "layers": list(whole.layers), "heads": list(whole.heads or ()) or "all"}
