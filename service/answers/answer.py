@@ -74,7 +74,7 @@ def build_answer(
         answer["attention"] = build_attention(plan.selection, axes, tokenized, results, runner.tokenizer)
     if parts is not None:
         answer["attention"] = build_contributions(plan, tokenized, parts, runner.tokenizer)
-    return answer if plan.prompt is None else answer | plan.prompt.document()
+    return answer | plan.prompt.document()
 
 
 def _main_output(
@@ -131,7 +131,7 @@ def _tokens_of_vectors(
             kept[0] = False
         offsets = None
         if item.offsets is not None:
-            offsets = np.array(offsets_behind(item, plan.prompt_length), dtype=np.int32)[kept]
+            offsets = np.array(offsets_behind(item, len(plan.prompt.text)), dtype=np.int32)[kept]
         entry = {"input_ids": item.input_ids[kept].astype(np.int32), "offsets": offsets}
         yield entry if rows is None else entry | {"rows": rows[index].astype(np.int32)}
 

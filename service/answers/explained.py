@@ -191,9 +191,9 @@ def _explained(
     sides: Sequence[ExplainedTokens],
     runner: Runner,
 ) -> Explained:
-    prompt, name = (plan.prompt.text, plan.prompt.name) if plan.prompt else (None, None)
+    prompt = plan.prompt.document().get("prompt")
     tokens, (a, b) = sum(len(side.tokens) for side in sides), sides
-    return Explained(similarity, cells, a, b, prompt, name, runner.name, tokens, plan.request.through)
+    return Explained(similarity, cells, a, b, prompt, plan.prompt.name, runner.name, tokens, plan.request.through)
 
 
 def _explained_tokens(

@@ -116,7 +116,7 @@ def empty_result(plan: EncodePlan, manifest: Manifest) -> Encoded[Any, Any]:
         values,
         [{}] * count,
         [{}] * count if plan.request.attention else None,
-        plan.prompt.text if plan.prompt else None,
+        plan.prompt.document().get("prompt"),
         manifest.labels if kind == "scores" else (),
     )
 
@@ -195,7 +195,7 @@ class EncodeCall:
     ) -> None:
         plan, encoded, spans = self.plan.of(place), self._encoded, None
         if plan.spans is not None:
-            spans = plan.spans.find_tokens(inputs, plan.prompt_length)
+            spans = plan.spans.find_tokens(inputs, len(plan.prompt.text))
         axes = plan.axes(inputs, self.runner.tokenizer)
         answer = build_answer(plan, inputs, results, axes, self.runner, span_tokens=spans, parts=parts)
         encoded.values[place] = answer[encoded.kind]

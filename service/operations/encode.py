@@ -142,7 +142,7 @@ async def run_plan(
     context.hold_answer(services.model.answers, held + beside_bytes)
     span_tokens = None
     if plan.spans is not None:
-        find = partial(plan.spans.find_tokens, tokenized, plan.prompt_length)
+        find = partial(plan.spans.find_tokens, tokenized, len(plan.prompt.text))
         span_tokens = await offload(find, ARRAY_FLOATS * len(plan.spans))
     rows = tokenized if plan.request.long_texts is None else all_windows(tokenized)
     results = await runner.run(rows, **plan.run_options, deadline=deadline)

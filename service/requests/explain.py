@@ -4,7 +4,7 @@ A request explains through pooling, by the last layer's token vectors, or throug
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -139,7 +139,7 @@ class ExplainPlan:
     request: ExplainRequest
     inputs: Inputs
     names: InputNames = NAMES
-    prompt: Prompt | None = None
+    prompt: Prompt = field(default_factory=Prompt)
     selection: AttentionSelection | None = None
     head_gates: Float32Array | None = None
 
@@ -218,7 +218,7 @@ def _plan_pooling(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
     return ExplainPlan(request, inputs, prompt=prompt, selection=selection, head_gates=head_gates)
 
 
-def _both_texts(request: ExplainRequest, manifest: Manifest, size: int) -> tuple[Prompt | None, Inputs]:
+def _both_texts(request: ExplainRequest, manifest: Manifest, size: int) -> tuple[Prompt, Inputs]:
     """Both texts behind their prompt; their vectors have `size` dimensions."""
     if request.b is None:
         raise Invalid.at("b", "Field required")

@@ -24,19 +24,19 @@ from service.tokenization.inputs import Inputs
 from service.tokenization.rows import TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
 
-_VECTOR_FORMATS = frozenset(get_args(VectorFormat))
-
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt; `name` is None where the request held its text."""
+    """One prompt, empty for none; `name` is None where it is not the model's."""
 
-    text: str
+    text: str = ""
     name: str | None = None
 
     def document(self) -> dict[str, str]:
-        """The answer's fields on the prompt."""
-        return ({} if self.name is None else {"prompt_name": self.name}) | {"prompt": self.text}
+        """The answer's fields on the prompt; none where there is none."""
+        if self.name is None:
+            return {"prompt": self.text} if self.text else {}
+        return {"prompt_name": self.name, "prompt": self.text}
 
     def before(self, texts: Sequence[str]) -> list[str]:
         """The texts with the prompt in front."""
@@ -60,7 +60,7 @@ class EncodePlan:
     request: EncodeRequest
     inputs: Inputs
     manifest: Manifest
-    prompt: Prompt | None
+    prompt: Prompt
     selection: AttentionSelection | None
     head_gates: Float32Array | None
     normalize: bool
@@ -72,11 +72,6 @@ class EncodePlan:
     def of(self, place: slice) -> "EncodePlan":
         """The plan of some of the inputs, for what is made of their results."""
         return self if self.spans is None else replace(self, spans=self.spans.of(place))
-
-    @property
-    def prompt_length(self) -> int:
-        """Characters in front of each text."""
-        return len(self.prompt.text) if self.prompt else 0
 
     @property
     def decomposes(self) -> bool:
@@ -200,7 +195,7 @@ def _check_quantized(plan: EncodePlan, name: VectorFormat) -> None:
 
 def is_quantized(name: str | None) -> TypeGuard[VectorFormat]:
     """Whether a format has fewer bits than float32."""
-    return name in _VECTOR_FORMATS
+    return name in get_args(VectorFormat)
 
 
 def check_format(name: str, manifest: Manifest, *, dimensions: int, normalize: bool, param: str) -> None:
@@ -283,9 +278,7 @@ def _plan_overlap(request: EncodeRequest, inputs: Inputs, manifest: Manifest) ->
     return manifest.max_sequence_length // 4 if wanted is None else wanted
 
 
-def choose_prompt(
-    defaults: Defaults, *, name: str | None, text: str | None, name_param: str = "prompt_name"
-) -> Prompt | None:
+def choose_prompt(defaults: Defaults, *, name: str | None, text: str | None, name_param: str = "prompt_name") -> Prompt:
     """The prompt of a request: as it says, else the model's default, else none. An empty text means none.
 
     Raises:
@@ -294,10 +287,10 @@ def choose_prompt(
     if text is not None:
         if name is not None:
             raise Invalid.at("prompt", "give either prompt or prompt_name")
-        return Prompt(text) if text else None
+        return Prompt(text)
     if name is None:
         name = defaults.default_prompt_name
-        return None if name is None or name not in defaults.prompts else Prompt(defaults.prompts[name], name)
+        return Prompt() if name is None or name not in defaults.prompts else Prompt(defaults.prompts[name], name)
     if name not in defaults.prompts:
         known = ", ".join(sorted(defaults.prompts))
         none = "this model has no named prompts; give its text as prompt"
@@ -305,20 +298,16 @@ def choose_prompt(
     return Prompt(defaults.prompts[name], name)
 
 
-def with_prompt(
-    defaults: Defaults, inputs: Inputs, *, name: str | None, text: str | None
-) -> tuple[Prompt | None, Inputs]:
+def with_prompt(defaults: Defaults, inputs: Inputs, *, name: str | None, text: str | None) -> tuple[Prompt, Inputs]:
     """The prompt of a request and its inputs behind it; token ids are used as given, without the default prompt.
 
     Raises:
         Invalid: no such prompt, or one is asked for before token ids.
     """
     prompt = choose_prompt(defaults, name=name, text=text)
-    if prompt is None:
-        return None, inputs
     if inputs.texts is not None:
-        return prompt, replace(inputs, texts=prompt.before(inputs.texts))
-    if name is None and text is None:
-        return None, inputs
+        return prompt, replace(inputs, texts=prompt.before(inputs.texts)) if prompt.text else inputs
+    if name is None and not text:
+        return Prompt(), inputs
     param = "prompt_name" if text is None else "prompt"
     raise Invalid.at(param, "token ids and pairs are used as given; send texts, or leave it out")

@@ -330,8 +330,7 @@ def texts_to_compare(scoring: Scoring, manifest: Manifest, added: int) -> tuple[
 
     def read(texts: Sequence[str], names: InputNames, role: TextRole) -> ScoredTexts:
         prompt = choose_prompt(manifest.defaults, name=role.prompt_name, text=None)
-        inputs = Inputs(texts=texts if prompt is None else prompt.before(texts))
-        return ScoredTexts(inputs, names, role, 0 if prompt is None else len(prompt.text))
+        return ScoredTexts(Inputs(texts=prompt.before(texts)), names, role, len(prompt.text))
 
     return (
         read(scoring.each_query_once(), scoring.query_names, query),

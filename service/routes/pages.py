@@ -7,8 +7,8 @@ import hashlib
 import mimetypes
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 
 from starlette.requests import Request
@@ -24,13 +24,17 @@ INDEX, DOCS = "viewer/index.html", "docs.html"
 _LINK = re.compile(rb'<a href="([^"]*)"[^>]*>[^<]*</a>\s*')
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Page:
     """One file, with the headers of its answer."""
 
     content: bytes
     media_type: str
-    etag: str
+
+    @cached_property
+    def etag(self) -> str:
+        """A part of its hash."""
+        return f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
 
 
 async def answer_viewer(request: Request) -> Response:
@@ -59,16 +63,10 @@ async def answer_file(request: Request) -> Response:
 def _pages() -> Mapping[str, Page]:
     """Every file below `static`, by its path in it."""
     return {
-        path.relative_to(STATIC).as_posix(): _page(
-            path.read_bytes(), mimetypes.guess_type(path.name)[0] or "text/plain"
-        )
+        path.relative_to(STATIC).as_posix(): Page(path.read_bytes(), mimetypes.guess_type(path.name)[0] or "text/plain")
         for path in STATIC.rglob("*")
         if path.is_file()
     }
-
-
-def _page(content: bytes, media_type: str) -> Page:
-    return Page(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
 @cache
@@ -79,13 +77,13 @@ def _without_links(paths: frozenset[str]) -> Page:
         return b"" if f"/{link[1].decode()}" in paths else link[0]
 
     page = _pages()[INDEX]
-    return _page(_LINK.sub(keep, page.content), page.media_type)
+    return replace(page, content=_LINK.sub(keep, page.content))
 
 
 @cache
 def _docs_without_trying() -> Page:
     page = _pages()[DOCS]
-    return _page(page.content.replace(b'<p id="elsewhere" hidden>', b'<p id="elsewhere">'), page.media_type)
+    return replace(page, content=page.content.replace(b'<p id="elsewhere" hidden>', b'<p id="elsewhere">'))
 
 
 def _answer(request: Request, page: Page) -> Response:

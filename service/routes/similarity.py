@@ -122,8 +122,7 @@ def _to_encode(body: SimilarityRequest, runner: Runner) -> EncodeRequest:
         ]
     texts: list[str] = []
     for group, (param, name) in zip(([source], targets), prompts, strict=True):
-        prompt = choose_prompt(defaults, name=name, text=None, name_param=param)
-        texts += group if prompt is None else prompt.before(group)
+        texts += choose_prompt(defaults, name=name, text=None, name_param=param).before(group)
     return EncodeRequest(inputs=texts, truncate=truncate, prompt="", normalize=defaults.compares_unit_vectors)
 
 

@@ -104,7 +104,6 @@ def _write_words(sparse: list[dict[str, Any]]) -> list[memoryview]:
 
 
 Chosen = tuple[type[BaseModel], Callable[[Request, Any], Coroutine[Any, Any, Response]]]
-EMBED: Chosen = (EmbedRequest, answer_embed)
 BY_TASK: Mapping[Task, Chosen] = {
     "classification": (PredictRequest, answer_predict),
     "token_classification": (PredictRequest, answer_predict),
@@ -140,7 +139,7 @@ def _choose(value: Any, task: Task) -> Chosen:
         return RerankRequest, answer_rerank
     if isinstance(known.get("inputs"), dict):
         return SimilarityRequest, answer_similarity
-    return BY_TASK.get(task, EMBED)
+    return BY_TASK.get(task, (EmbedRequest, answer_embed))
 
 
 _tei = partial(Route, error_shape=TEI, tag=TAG)
