@@ -89,8 +89,9 @@ class LabelledText:
         chosen = max(tokens, key=lambda token: token.score) if aggregation == "max" else first
         label, score = chosen.label, chosen.score
         if aggregation == "average" and len(tokens) > 1:
-            mean = self.scores[first.place : last.place + 1].mean(axis=0)
-            label, score = self.labels[int(mean.argmax())], float(mean.max())
+            mean = self.scores[first.place : last.place + 1].mean(axis=0).tolist()
+            score = max(mean)
+            label = self.labels[mean.index(score)]
         text = self.tokenizer.join([token.text for token in tokens])
         return Span(label, score, text, first.start, last.end, first.place)
 
