@@ -30,9 +30,9 @@ from service.runner import Runner
 from service.tokenization.rows import TokenizedInput, offsets_behind, stitch
 
 TEXTS_AT_ONCE, TURN_SECONDS = 32, 1e-4
-"""After so many texts a thread that labels their tokens lets others in for a moment. NumPy lets go of the interpreter
-for less than a thread takes to wake up, and each time the threads that wait for it begin to wait anew, the event loop's
-among them."""
+"""A thread that labels tokens lets others in for this long after each group of texts. NumPy releases the interpreter
+for less time than a waiting thread takes to wake up. The waiting threads, the event loop's among them, then begin to
+wait anew."""
 
 
 def build_answer(

@@ -27,13 +27,13 @@ from service.tokenization.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt, empty for none; `name` is None where it is not the model's."""
+    """One prompt, empty for none; `name` is None if it is not the model's."""
 
     text: str = ""
     name: str | None = None
 
     def document(self) -> dict[str, str]:
-        """The answer's fields on the prompt; none where there is none."""
+        """The answer's fields on the prompt; no field without one."""
         if self.name is None:
             return {"prompt": self.text} if self.text else {}
         return {"prompt_name": self.name, "prompt": self.text}

@@ -275,7 +275,7 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True)
 class ScoredTexts:
-    """Queries or documents behind their prompt, of so many characters."""
+    """Queries or documents behind their prompt, of `prompt_length` characters."""
 
     inputs: Inputs
     names: InputNames

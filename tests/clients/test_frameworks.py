@@ -93,7 +93,7 @@ def test_langchain_embeds_over_openai_s_api(url: str, encode: Any, same: Any) ->
     embeddings = over_openai(url, check_embedding_ctx_length=False)
     check_langchain(embeddings, same)
     many = [f"text {index}" for index in range(300)]
-    assert embeddings.chunk_size > len(many)  # so many it sends at once
+    assert embeddings.chunk_size > len(many)  # that it sends at once
     found = embeddings.embed_documents(many)
     assert len(found) == len(many)
     assert found[-1] == pytest.approx(encode(many[-1])[0], abs=1e-6)

@@ -42,8 +42,6 @@ BINARY_LAYOUT = """\
 JSON, then one tensor's bytes: a BYTES tensor is for each text its length in 4 bytes, little-endian, and its UTF-8.
 `Inference-Header-Content-Length` is the length of the JSON, `binary_data_size` the length of the bytes."""
 
-_LENGTH_BYTES = 4
-
 Size = Annotated[int, Field(ge=0)]
 
 
@@ -337,7 +335,7 @@ def _texts_behind(data: bytes, tensor: InferenceInput, most: int) -> list[str]:
     texts: list[str] = []
     at = 0
     while at < len(data) and len(texts) <= most:
-        start = at + _LENGTH_BYTES
+        start = at + 4  # the length's own bytes
         end = at = start + int.from_bytes(data[at:start], "little")
         if end > len(data):
             raise Invalid.at("inputs.0", "a text's length points behind the tensor's end")
