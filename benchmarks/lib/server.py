@@ -1,6 +1,7 @@
 """The server under test: start it, wait until it is ready, read its CPU time and memory from /proc, stop it."""
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from benchmarks.lib.load import Address
 READY_LIMIT = 120.0  # seconds until ready; peers import torch and load for long
 STOP_LIMIT = 20.0  # seconds to leave after SIGTERM
 POLL = 0.005  # seconds between two looks at a server that starts
+PORTS = range(15000, 32768)  # below those that Linux gives to outgoing connections
 
 
 class Server(NamedTuple):
@@ -67,10 +69,11 @@ class Server(NamedTuple):
 
 
 def free_port() -> int:
-    """A port that nothing listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A free port of 127.0.0.1 that no outgoing connection takes before its server listens."""
+    while True:
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", secrets.choice(PORTS)))
+            return int(probe.getsockname()[1])
 
 
 @contextmanager
