@@ -11,7 +11,6 @@ from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import Response
 from starlette.types import Scope, Send
 
 from service.context import RequestContext
@@ -147,7 +146,7 @@ class HostAndPortPolicy:
         return name in self._names or any(name.endswith(end) and name != end for end in self._endings)
 
 
-class CrossOriginPolicy:
+class CrossOriginPolicy(CORSMiddleware):
     """Lets pages of some origins call the API from a browser (CORS), by starlette's rules.
 
     Parts of starlette's middleware are called from ours, so that a preflight is checked, logged and counted as every
@@ -155,7 +154,7 @@ class CrossOriginPolicy:
     """
 
     def __init__(self, origins: Sequence[str], methods: Sequence[str], exposed: Sequence[str]) -> None:
-        self._cors = CORSMiddleware(
+        super().__init__(
             None,  # type: ignore[arg-type]  # only its parts are used, it wraps nothing
             allow_origins=origins,
             allow_methods=methods,
@@ -163,13 +162,9 @@ class CrossOriginPolicy:
             expose_headers=exposed,
         )
 
-    def preflight_response(self, scope: Scope) -> Response:
-        """Whether the page may send what it asks for."""
-        return self._cors.preflight_response(Headers(scope=scope))
-
     def sender(self, scope: Scope, send: Send) -> Send:
         """Adds what lets the page read the answer."""
-        return partial(self._cors.send, send=send, request_headers=Headers(scope=scope))
+        return partial(self.send, send=send, request_headers=Headers(scope=scope))
 
 
 def is_preflight(context: RequestContext) -> bool:

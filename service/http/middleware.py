@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
@@ -85,7 +86,7 @@ class RequestMiddleware:
         try:
             self.ports.check(route, scope.get("server"), context.headers.get(b"host"))
             if self.origins is not None and is_preflight(context):  # browsers send it without a key
-                response = self.origins.preflight_response(scope)
+                response = self.origins.preflight_response(Headers(scope=scope))
             else:
                 self._check_caller(route, context)
                 response = await self.handlers.get(route, route.endpoint)(Request(scope, receive))

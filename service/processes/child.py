@@ -5,13 +5,13 @@ Only the parent starts it, and decides when it ends. What it is comes as the fir
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import os
+import pkgutil
 import signal
 import socket
 import sys
-from typing import Any, cast
+from typing import Any
 
 from service.errors import NotReady
 from service.listeners import FAILED, StartFailure
@@ -19,7 +19,7 @@ from service.machine import bound_heap
 from service.observability import logs
 from service.observability.snapshots import Snapshot, take_snapshot
 from service.processes.channel import BEAT_INTERVAL, Assignment, Link, give_connection, take_connection
-from service.server import Load, Server, load_runner
+from service.server import Load, Server
 from service.services import ProcessGroup, Readiness
 from service.settings import Settings
 
@@ -43,17 +43,11 @@ def main(connections: socket.socket, control: socket.socket) -> int:
     log = logs.configure(settings.log_level, fields={"process": assignment.index})
     try:
         with log.in_background():
-            return ChildServer(settings, _load_of(assignment), assignment.address, connections, control).run_to_end([])
+            load = pkgutil.resolve_name(assignment.load)
+            return ChildServer(settings, load, assignment.address, connections, control).run_to_end([])
     except StartFailure as error:
         sys.stderr.write(f"{assignment.program}: {error}\n")
         return FAILED
-
-
-def _load_of(assignment: Assignment) -> Load:
-    if assignment.load is None:
-        return load_runner
-    module, _, name = assignment.load.partition(":")
-    return cast(Load, getattr(importlib.import_module(module), name))
 
 
 class ChildServer(Server, ProcessGroup):
@@ -70,7 +64,6 @@ class ChildServer(Server, ProcessGroup):
         self._control = control
         self._beginning: set[asyncio.Task[None]] = set()
         self._closed = 0  # connections that have ended
-        self._is_leaving = False
         self._is_group_ready = False
         self._is_group_alive = True
         self.slots.on_closed = self._count_closed
@@ -138,8 +131,7 @@ class ChildServer(Server, ProcessGroup):
                     self.readiness.drain()
                 case "end":
                     self._end()
-                case "leave" if not self._is_leaving:
-                    self._is_leaving = True
+                case "leave":
                     self.in_background(self._leave())
         self._end()
 

@@ -52,7 +52,7 @@ class ChildProcess:
         self.metrics: Snapshot | None = None
         self.was_ready: float | None = None
         self._process = process
-        self._link = link
+        self.link = link
         self._settled = asyncio.Event()
 
     @classmethod
@@ -103,15 +103,11 @@ class ChildProcess:
         """Sends it a message; after `leave` and `end` it gets no more connections."""
         if kind in ("leave", "end"):
             self.state = "leaving"
-        self._link.send(kind, **fields)
-
-    async def update_metrics(self) -> None:
-        """Asks for its metrics and waits until they are here, or it is gone."""
-        await self._link.ask_metrics()
+        self.link.send(kind, **fields)
 
     async def messages(self) -> AsyncIterator[Message]:
         """What it says and is not dealt with here, until it is gone."""
-        async for message in self._link.messages():
+        async for message in self.link.messages():
             match message["kind"]:
                 case "closed":
                     self.closed = message["total"]
@@ -139,7 +135,7 @@ class ChildProcess:
         """Waits for its end; returns the exit code, or minus the signal."""
         code = await self._process.wait()
         self.connections.close()
-        await self._link.finish()
+        await self.link.finish()
         return code
 
     def kill(self) -> None:
@@ -221,7 +217,7 @@ class ParentMetrics:
 
     async def gather(self, children: Collection[ChildProcess]) -> Snapshot:
         """The metrics of all; `children` are read again once they have answered."""
-        asked = [asyncio.ensure_future(child.update_metrics()) for child in children if child.state != "starting"]
+        asked = [asyncio.ensure_future(child.link.ask_metrics()) for child in children if child.state != "starting"]
         if asked:
             _, late = await asyncio.wait(asked, timeout=ANSWER_SECONDS)
             for waiting in late:

@@ -213,7 +213,7 @@ def run_supervisor(monkeypatch: pytest.MonkeyPatch, processes: int, on_start: St
 
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            supervisor = Supervisor(settings_of(Path("any")), processes, [listener], None, "test")
+            supervisor = Supervisor(settings_of(Path("any")), processes, [listener], "any:load", "test")
 
             async def start(_assignment: object) -> FakeChild:
                 await asyncio.sleep(0.01)
