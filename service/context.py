@@ -82,7 +82,8 @@ class RequestContext:
     """One request on its way.
 
     Attributes:
-        trace_id: of the W3C trace that the request is part of, 32 hexadecimal digits, or None.
+        trace_id: of the W3C trace that the request is part of, 32 hexadecimal digits, or None, as for a `traceparent`
+            that is not well-formed.
         request_id: the caller's if it is short and plain, else made here.
         route: its template, from a closed set, as the method is.
         error_shape: how a failure of this request is written. A route for the bodies of several APIs may set it.
@@ -105,7 +106,8 @@ class RequestContext:
         self.error_shape = error_shape
         self.headers = _by_name(headers)
         self.request_id = request_id_of(self.headers)
-        self.trace_id = _trace_id(self.headers.get(b"traceparent"))
+        found = _TRACEPARENT.fullmatch(self.headers.get(b"traceparent", b""))
+        self.trace_id = found[1].decode("ascii") if found else None
         self.status = 0
         self.error_code: str | None = None
         self.texts = 0
@@ -168,9 +170,3 @@ def request_id_of(headers: Mapping[bytes, bytes]) -> str:
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
     return f"{_ids.getrandbits(128):032x}"
-
-
-def _trace_id(traceparent: bytes | None) -> str | None:
-    """The trace that the caller is in (W3C Trace Context, 3.2); what is not well-formed is ignored, as asked there."""
-    found = _TRACEPARENT.fullmatch(traceparent) if traceparent is not None else None
-    return found[1].decode("ascii") if found else None

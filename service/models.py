@@ -176,8 +176,7 @@ class Models:
             if runner := model.loaded:
                 self._by_name.setdefault(runner.manifest.model, model)
                 if self.are_several and model.cores is None:
-                    model.cores = self._cores.join()
-                    runner.share_cores(model.cores)
+                    model.cores = runner.batcher.executor.cores = self._cores.join()  # from the next run on
             model.bodies.limit = self._settings.max_held_body_bytes // len(self)
             model.answers.limit = self._settings.max_held_answer_bytes // len(self)
 
@@ -271,9 +270,8 @@ class Models:
         Raises:
             ModelNotFound: there is none of this name.
         """
-        if not self.are_several:
-            return self._served[0]
-        return self.find(name or self._settings.default) if name or self._settings.default else self._served[0]
+        name = name or self._settings.default
+        return self.find(name) if self.are_several and name else self._served[0]
 
     def find(self, name: str) -> ServedModel:
         """The model of a name, even if it is the only one.

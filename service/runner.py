@@ -19,7 +19,6 @@ from model.config import EncoderConfig
 from model.processor import has_integer_products, vector_instructions
 from service.batching.batcher import Batcher
 from service.batching.decompositions import Decomposed, DecompositionQueue
-from service.batching.executor import CoreShare
 from service.batching.jobs import Job, JobResult
 from service.errors import Overloaded, ServiceError
 from service.inference.backend import Backend, Decomposer, Float32Array, WholeText
@@ -199,7 +198,11 @@ class Runner:
         except ServiceError:
             note_stage("queue", submitted)
             raise
-        _note_runs(submitted, results)
+        if results:  # between the two ends, texts of a large request may wait again for a worker
+            began = submitted + min(result.queue_seconds for result in results)
+            ended = submitted + max(result.queue_seconds + result.inference_seconds for result in results)
+            note_stage("queue", submitted, began)
+            note_stage("inference", began, ended)
         return results
 
     async def decompose(
@@ -226,28 +229,12 @@ class Runner:
         note_stage("inference", submitted + found.queue_seconds)
         return found
 
-    def share_cores(self, share: CoreShare) -> None:
-        """Runs on the cores that other models of the process leave; from the next run on."""
-        self.batcher.executor.cores = share
-
     def close(self, timeout: float) -> bool:
         """Finishes queued texts and ends the threads; False if that took longer than `timeout` seconds. Blocks."""
         self.tokenizer.close()
         if self._decompositions is not None:
             self._decompositions.close()
         return self.batcher.close(timeout)
-
-
-def _note_runs(submitted: float, results: Sequence[JobResult]) -> None:
-    """Notes in the trace the wait for a request's first run, and the time from there to the end of its last.
-
-    Between the two ends texts of a large request may wait again for a worker.
-    """
-    if results:
-        began = submitted + min(result.queue_seconds for result in results)
-        ended = submitted + max(result.queue_seconds + result.inference_seconds for result in results)
-        note_stage("queue", submitted, began)
-        note_stage("inference", began, ended)
 
 
 def unhurried(directory: Path, **options: Any) -> Settings:

@@ -120,31 +120,31 @@ class ConnectionSlots:
         self._free: dict[Slot, int] = {"first port": most, "admin port": ADMIN_CONNECTIONS}
         self._refused: dict[asyncio.Transport, None] = {}  # in the order of their refusal
 
-    def take(self, port: int | None) -> Slot | None:
-        """Takes a slot at a port, for `release` to free; None if there is none."""
+    def take(self, port: int | None, client: asyncio.Transport) -> Slot | None:
+        """Takes a slot at a port, for `release` to free; None if there is none.
+
+        A client without one is refused: its connection holds a descriptor until it has read its answer.
+        """
         slot: Slot = "admin port" if port is not None and port == self._admin_port else "first port"
-        if not self._free[slot]:
-            if slot == "first port":
-                self.on_full()
-            return None
-        self._free[slot] -= 1
-        return slot
-
-    def release(self, slot: Slot) -> None:
-        """Frees a slot."""
-        self._free[slot] += 1
-
-    def add_refused(self, client: asyncio.Transport) -> None:
-        """Notes a refused client, whose connection holds a descriptor until it has read its answer."""
+        if self._free[slot]:
+            self._free[slot] -= 1
+            return slot
+        if slot == "first port":
+            self.on_full()
         self._refused[client] = None
         if len(self._refused) > REFUSED_CONNECTIONS:
             first = next(iter(self._refused))
             del self._refused[first]
             first.abort()
+        return None
 
-    def discard_refused(self, client: asyncio.Transport) -> None:
-        """Forgets a refused client that is gone."""
-        self._refused.pop(client, None)
+    def release(self, slot: Slot | None, client: asyncio.Transport) -> None:
+        """Frees what a client held that is gone: its slot, or its place among the refused."""
+        if slot is None:
+            self._refused.pop(client, None)
+        else:
+            self._free[slot] += 1
+        self.on_closed()
 
 
 def refusal_bytes(

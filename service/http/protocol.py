@@ -103,10 +103,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._start_keep_alive()
         else:
             self._waiting_since = self.loop.time()
-        self._slot = self._slots.take(self.server[1] if self.server is not None else None)
+        self._slot = self._slots.take(self.server[1] if self.server is not None else None, transport)
         if self._slot is None:
             self._refuse(TooManyConnections("too many connections; try again later"))
-            self._slots.add_refused(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends what still runs for this client."""
@@ -121,12 +120,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._count_refused(0)
         if self._pause is not None:
             self._pause.cancel()
-        if self._slot is None:
-            self._slots.discard_refused(self.transport)
-        else:
-            self._slots.release(self._slot)
-            self._slot = None
-        self._slots.on_closed()
+        self._slots.release(self._slot, self.transport)
+        self._slot = None
 
     def data_received(self, data: bytes) -> None:
         """Parses what arrived; what a refused client goes on sending is dropped."""

@@ -108,24 +108,18 @@ class Link:
 
     async def messages(self) -> AsyncIterator[Message]:
         """What the other side says, until it ends."""
-        while line := await self._next_line():
-            message: Message = orjson.loads(line)
-            if message["kind"] == "snapshot":
-                self._answer(message["metrics"])
-            yield message
+        with contextlib.suppress(OSError):
+            while (line := await self._reader.readline()).endswith(b"\n"):  # else it was killed in the middle of it
+                message: Message = orjson.loads(line)
+                if message["kind"] == "snapshot":
+                    self._answer(message["metrics"])
+                yield message
         self._answer(None)
 
     def _answer(self, metrics: Any) -> None:
         if self._asked is not None:
             self._asked.set_result(metrics)
             self._asked = None
-
-    async def _next_line(self) -> bytes:
-        try:
-            line = await self._reader.readline()
-        except OSError:
-            return b""
-        return line if line.endswith(b"\n") else b""  # half a line: it was killed in the middle
 
 
 def line_of(kind: str, **fields: Any) -> bytes:

@@ -100,23 +100,23 @@ def test_clients_that_ask_for_nothing_make_room(fake_artifact: Path) -> None:
 
 
 def test_slots_at_each_port_end_and_are_freed() -> None:
-    slots = ConnectionSlots(2, admin_port=9)
-    assert [slots.take(9) for _ in range(ADMIN_CONNECTIONS + 1)] == ["admin port"] * ADMIN_CONNECTIONS + [None]
-    assert [slots.take(port) for port in (8, None, 8)] == ["first port"] * 2 + [None]
-    slots.release("admin port")
-    slots.release("first port")
-    assert [slots.take(port) for port in (9, 9, 8, 8)] == ["admin port", None, "first port", None]
+    slots, client = ConnectionSlots(2, admin_port=9), Mock()
+    assert [slots.take(9, client) for _ in range(ADMIN_CONNECTIONS + 1)] == ["admin port"] * ADMIN_CONNECTIONS + [None]
+    assert [slots.take(port, client) for port in (8, None, 8)] == ["first port"] * 2 + [None]
+    slots.release("admin port", client)
+    slots.release("first port", client)
+    assert [slots.take(port, client) for port in (9, 9, 8, 8)] == ["admin port", None, "first port", None]
 
 
 def test_of_many_refused_clients_the_first_is_cut_off() -> None:
-    slots, refused = ConnectionSlots(1), [Mock() for _ in range(REFUSED_CONNECTIONS + 2)]
+    slots, refused = ConnectionSlots(0), [Mock() for _ in range(REFUSED_CONNECTIONS + 2)]
     gone, first = refused[:2]
     for connection in refused[:-1]:
-        slots.add_refused(connection)
+        assert slots.take(8, connection) is None
     gone.abort.assert_called_once()
-    slots.discard_refused(gone)
-    slots.discard_refused(refused[5])
-    slots.add_refused(refused[-1])
+    slots.release(None, gone)
+    slots.release(None, refused[5])
+    slots.take(8, refused[-1])
     first.abort.assert_not_called()
 
 
