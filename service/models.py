@@ -37,7 +37,7 @@ class ServedModel:
         failure: why it cannot answer, for the log and for operators; empty while it loads, and once it is there.
         metrics: its own series, once it is loaded.
         bodies: bytes of its requests' bodies; used if there are other models, as `cores` is.
-        in_use: requests that it is answering.
+        in_use: requests that it is answering; `unused` is set while there are none.
         last_used: `time.monotonic()` when it was loaded, or a request last chose it.
         num_bytes: of its files.
     """
@@ -53,10 +53,11 @@ class ServedModel:
         self.bodies = ByteBudget(settings.max_held_body_bytes, "request bodies")
         self.answers = ByteBudget(settings.max_held_answer_bytes, "answers")
         self.cores: CoreShare | None = None
+        self.unused = asyncio.Event()
+        self.unused.set()
         self.in_use = 0
         self.last_used = time.monotonic()
         self.num_bytes = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
-        self._unused: asyncio.Future[None] | None = None
         self._queue_tokens = settings.max_queue_tokens
         self._all_metrics = metrics
 
@@ -122,19 +123,14 @@ class ServedModel:
     def enter(self) -> None:
         """A request begins that it answers."""
         self.in_use += 1
+        self.unused.clear()
         self.last_used = time.monotonic()
 
     def leave(self) -> None:
         """Such a request is over."""
         self.in_use -= 1
-        if not self.in_use and self._unused is not None and not self._unused.done():
-            self._unused.set_result(None)
-
-    async def unused(self) -> None:
-        """Waits until its last request is over. No new request may choose it."""
-        if self.in_use:
-            self._unused = asyncio.get_running_loop().create_future()
-            await self._unused
+        if not self.in_use:
+            self.unused.set()
 
 
 Load = Callable[[ServedModel], Awaitable[None]]
@@ -255,7 +251,7 @@ class Models:
         self.update()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await model.unused()
+                await model.unused.wait()
         if model.loaded:
             await asyncio.to_thread(model.loaded.close, timeout)
         if model.cores is not None:

@@ -32,6 +32,8 @@ from typing import Any, Self
 
 import orjson
 
+from service.observability.snapshots import Snapshot
+
 BEAT_INTERVAL = 0.25  # seconds between two beats of a child, and between two looks of its parent
 MAX_LINE = 2**26  # bytes; a snapshot has some 200,000
 _MARKS = (b"c", b"i")  # each connection comes with one byte, the second one if a request was answered on it
@@ -78,7 +80,7 @@ class Link:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._asked: asyncio.Future[Any] | None = None
+        self._asked: asyncio.Future[Snapshot | None] | None = None
 
     @classmethod
     async def open(cls, control: socket.socket) -> Self:
@@ -96,7 +98,7 @@ class Link:
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
-    async def ask_metrics(self) -> Any:
+    async def ask_metrics(self) -> Snapshot | None:
         """The metrics of the other side, for which somebody has to read its messages; None if it ends before.
 
         Whoever asks while another one waits gets the same.
@@ -116,7 +118,7 @@ class Link:
                 yield message
         self._answer(None)
 
-    def _answer(self, metrics: Any) -> None:
+    def _answer(self, metrics: Snapshot | None) -> None:
         if self._asked is not None:
             self._asked.set_result(metrics)
             self._asked = None

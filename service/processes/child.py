@@ -115,8 +115,7 @@ class ChildServer(Server, ProcessGroup):
         """
         with contextlib.suppress(TimeoutError):
             if (found := await asyncio.wait_for(self._link.ask_metrics(), SCRAPE_SECONDS)) is not None:
-                whole: Snapshot = found
-                return whole
+                return found
         raise NotReady("the parent process does not answer")
 
     async def _follow(self) -> None:
