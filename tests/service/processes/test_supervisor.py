@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from service.observability.snapshots import PAGES_A_SECOND
-from tests.service.process import ServerProcess, read_sample, wait_until
+from tests.service.process import ServerProcess, fake_server, read_sample, wait_until
 
 pytestmark = pytest.mark.alone  # processes start, die and are replaced within limits of seconds
 
@@ -25,9 +25,8 @@ BODY = json.dumps({"inputs": "cat"})
 JSON = {"content-type": "application/json"}
 
 
-def processes(artifact: Path, count: int, *flags: str, **environment: str) -> ServerProcess:
-    flags = ("--model", str(artifact), "--processes", str(count), "--workers", "1", *flags)
-    return ServerProcess("tests.service.fake_server", *flags, environment=environment)
+def two_processes(artifact: Path, *flags: str, **environment: str) -> ServerProcess:
+    return fake_server(artifact, "--processes", "2", *flags, **environment)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def may_load(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pair(fake_artifact: Path, may_load: Path) -> Iterator[ServerProcess]:
     """Two processes, for tests that leave two behind."""
-    with processes(fake_artifact, 2, "--admin-port", "0", FAKE_LOAD_UNTIL=str(may_load)).wait_until_ready() as server:
+    with two_processes(fake_artifact, "--admin-port", "0", FAKE_LOAD_UNTIL=str(may_load)).wait_until_ready() as server:
         yield server
         assert server.stop() == 0
         assert server.records(), "every line is JSON"
@@ -51,8 +50,8 @@ def scrape(server: ServerProcess) -> str:
     """The metrics, asked for over a connection that is closed again, and so seldom that the page is a new one."""
     time.sleep(1 / PAGES_A_SECOND)
     with closing(Client(server.admin_address)) as client:
-        client.connection.request("GET", "/metrics")
-        return client.connection.getresponse().read().decode()
+        client.request("GET", "/metrics")
+        return client.getresponse().read().decode()
 
 
 def pids(server: ServerProcess) -> dict[int, int]:
@@ -77,33 +76,27 @@ def is_unready(server: ServerProcess) -> bool:
         return False
 
 
-class Client:
+class Client(http.client.HTTPConnection):
     """A connection that stays; what the service does to it is not mended."""
 
     def __init__(self, address: tuple[str, int]) -> None:
-        self.connection = http.client.HTTPConnection(*address, timeout=60)
-        self.connection.connect()
-        self.first = self.connection.sock
+        super().__init__(*address, timeout=60)
+        self.connect()
+        self.first = self.sock
 
     def encode(self, request_id: str = "any") -> int:
-        self.connection.request("POST", "/encode", BODY, {**JSON, "x-request-id": request_id})
-        answer = self.connection.getresponse()
+        self.request("POST", "/encode", BODY, {**JSON, "x-request-id": request_id})
+        answer = self.getresponse()
         answer.read()
         return answer.status
 
     @property
     def is_the_same(self) -> bool:
-        return self.connection.sock is self.first and self.first is not None
-
-    def close(self) -> None:
-        self.connection.close()
+        return self.sock is self.first and self.first is not None
 
 
 def clients(server: ServerProcess, stack: ExitStack, count: int) -> list[Client]:
-    made = [Client(server.address) for _ in range(count)]
-    for client in made:
-        stack.callback(client.close)
-    return made
+    return [stack.enter_context(closing(Client(server.address))) for _ in range(count)]
 
 
 @pytest.mark.parametrize("count", [2, 4, 7])
@@ -219,7 +212,7 @@ def test_replacing_processes_loses_nothing(
 
 
 def test_an_idle_connection_is_kept_as_long_by_the_process_that_it_is_handed_to(fake_artifact: Path) -> None:
-    with processes(fake_artifact, 2, "--receive-timeout", "1").wait_until_ready() as server, ExitStack() as stack:
+    with two_processes(fake_artifact, "--receive-timeout", "1").wait_until_ready() as server, ExitStack() as stack:
         before, (idle,) = pids(server), clients(server, stack, 1)
         assert idle.encode() == 200
         replace_all(server)
@@ -231,7 +224,7 @@ def test_an_idle_connection_is_kept_as_long_by_the_process_that_it_is_handed_to(
 
 def test_running_requests_are_answered_before_the_end(fake_artifact: Path, tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    with processes(fake_artifact, 2, "--uds", str(path), FAKE_RUN_SECONDS="0.5") as server:
+    with two_processes(fake_artifact, "--uds", str(path), FAKE_RUN_SECONDS="0.5") as server:
         server.wait_for_line(f"listening on unix:{path}")
         answers: list[bytes] = []
         asked = [threading.Thread(target=lambda: answers.append(ask(path, "POST", "/encode", BODY))) for _ in range(4)]
@@ -254,7 +247,7 @@ def ask(path: Path, method: str, target: str, body: str = "") -> bytes:
 
 
 def test_probes_tell_draining_and_a_second_signal_ends_all_at_once(fake_artifact: Path) -> None:
-    with processes(fake_artifact, 2, "--drain-delay", "60").wait_until_ready() as server:
+    with two_processes(fake_artifact, "--drain-delay", "60").wait_until_ready() as server:
         server.signal(signal.SIGTERM)
         wait_until(lambda: server.request("GET", "/readyz")[0] == 503)
         assert server.request("GET", "/healthz")[0] == 200
@@ -266,7 +259,7 @@ def test_probes_tell_draining_and_a_second_signal_ends_all_at_once(fake_artifact
 
 
 def test_ctrl_c_and_a_lost_terminal_are_the_parent_s_even_while_processes_import(fake_artifact: Path) -> None:
-    with processes(fake_artifact, 2) as server:
+    with two_processes(fake_artifact) as server:
         server.wait_for_line("process 1 started")
         for pid in pids(server).values():
             os.kill(pid, signal.SIGINT)
@@ -279,7 +272,7 @@ def test_ctrl_c_and_a_lost_terminal_are_the_parent_s_even_while_processes_import
 @pytest.mark.parametrize("is_loading", [False, True])
 def test_processes_whose_parent_is_killed_end(fake_artifact: Path, tmp_path: Path, is_loading: bool) -> None:
     until = {"FAKE_LOAD_UNTIL": str(tmp_path / "never")} if is_loading else {}
-    with processes(fake_artifact, 2, **until) as server:
+    with two_processes(fake_artifact, **until) as server:
         server.wait_for_line("process 1 started") if is_loading else server.wait_until_ready()
         wait_until(lambda: not is_loading or server.request("GET", "/healthz")[0] == 200)
         server.signal(signal.SIGKILL)
@@ -287,14 +280,14 @@ def test_processes_whose_parent_is_killed_end(fake_artifact: Path, tmp_path: Pat
 
 
 def test_a_model_that_does_not_load_ends_the_service_at_once(fake_artifact: Path) -> None:
-    with processes(fake_artifact, 2, FAKE_LOAD_ERROR="the graph is\nbroken") as server:
+    with two_processes(fake_artifact, FAKE_LOAD_ERROR="the graph is\nbroken") as server:
         assert server.wait() == 1
         assert f"python -m service: cannot load {fake_artifact}: the graph is broken" in server.lines
         assert "a process ended before all were ready: the service ends" in server.log
 
 
 def test_the_log_says_what_ended_a_process_that_loads(fake_artifact: Path, tmp_path: Path) -> None:
-    with processes(fake_artifact, 2, FAKE_LOAD_UNTIL=str(tmp_path / "never")) as server:
+    with two_processes(fake_artifact, FAKE_LOAD_UNTIL=str(tmp_path / "never")) as server:
         server.wait_for_line("process 1 started")
         os.kill(pids(server)[1], signal.SIGKILL)
         assert server.wait() == 1
@@ -306,7 +299,7 @@ def test_the_log_says_what_ended_a_process_that_loads(fake_artifact: Path, tmp_p
 def test_the_service_ends_when_processes_keep_dying(fake_artifact: Path, tmp_path: Path) -> None:
     may_load = tmp_path / "loads-as-long-as-this-is-here"
     may_load.touch()
-    with processes(fake_artifact, 2, FAKE_LOAD_WHILE=str(may_load)).wait_until_ready() as server:
+    with two_processes(fake_artifact, FAKE_LOAD_WHILE=str(may_load)).wait_until_ready() as server:
         may_load.unlink()
         os.kill(pids(server)[1], signal.SIGKILL)
         assert server.wait(180) == 1, "eight starts, with 13 seconds of pauses between them"
