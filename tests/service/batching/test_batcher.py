@@ -1,26 +1,21 @@
 import asyncio
 import gc
 import logging
-import os
-import sys
 import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import uvloop
 
-from service.batching import executor
 from service.batching.batcher import Batcher
-from service.batching.executor import WORKER_NICE
 from service.batching.jobs import Job, JobResult
 from service.errors import DeadlineExceeded, InferenceFailed, NotReady, Overloaded, ServiceError, TooLarge
-from service.inference.backend import Batch, BatchOutput
 from service.observability.stages import BatchRecord
 from tests.service.batching.test_queue import counted_lines
 from tests.service.fake_backend import PATIENCE, FakeBackend, job
@@ -29,12 +24,17 @@ Submission = asyncio.Task[list[JobResult]]
 
 
 @contextmanager
-def running(backend: FakeBackend, **settings: Any) -> Iterator[Batcher]:
+def running(
+    on_token: Mapping[int, BaseException] | None = None, **settings: Any
+) -> Iterator[tuple[Batcher, FakeBackend]]:
+    """A batcher, and its backend, which raises what `on_token` says of a token."""
+    backend = FakeBackend()
+    backend.on_token = {token: Mock(side_effect=error) for token, error in (on_token or {}).items()}
     values: dict[str, Any] = {"workers": 1, "max_batch_tokens": 64, "max_queue_tokens": 1000}
     batcher = Batcher(backend, **{**values, **settings})
     batcher.start()
     try:
-        yield batcher
+        yield batcher, backend
     finally:
         backend.release()
         batcher.close(PATIENCE)
@@ -56,36 +56,22 @@ async def begin(batcher: Batcher, *jobs: Job, deadline: float | None = None) -> 
     return task
 
 
-async def begin_busy(batcher: Batcher, backend: FakeBackend, runs: int = 1) -> list[Submission]:
-    """Requests of one text that keep this many workers in a run until they are permitted to go."""
-    tasks = []
-    backend.hold()
-    before = len(backend.runs)
-    for index in range(runs):
-        tasks.append(await begin(batcher, job(1)))
-        await asyncio.to_thread(backend.wait_for_runs, before + index + 1)
-    return tasks
-
-
 @asynccontextmanager
-async def occupied(
-    workers: int = 1, on_token: Mapping[int, BaseException] | None = None, **settings: Any
-) -> AsyncIterator[tuple[Batcher, FakeBackend]]:
-    """A batcher whose workers are all in a run until they are permitted to go, which they are at the latest in the end.
-
-    Its backend raises what `on_token` says of a token.
-    """
-    backend = FakeBackend()
-    backend.on_token = {token: raising(error) for token, error in (on_token or {}).items()}
-    with running(backend, workers=workers, **settings) as batcher:
-        busy = await begin_busy(batcher, backend, runs=workers)
+async def occupied(workers: int = 1, **settings: Any) -> AsyncIterator[tuple[Batcher, FakeBackend]]:
+    """As `running`, with every worker in a run until it is permitted to go, which it is at the latest in the end."""
+    with running(workers=workers, **settings) as (batcher, backend):
+        backend.hold()
+        busy = []
+        for index in range(workers):
+            busy.append(await begin(batcher, job(1)))
+            await asyncio.to_thread(backend.wait_for_runs, index + 1)
         yield batcher, backend
         backend.release()
         await asyncio.gather(*busy)
 
 
 async def test_answers_in_the_order_of_the_texts_without_padding() -> None:
-    with running(FakeBackend(), max_padding=0.5) as batcher:
+    with running(max_padding=0.5) as (batcher, _):
         results = await batcher.submit(
             [job(1, 2), job(3, wants_tokens=True), job(4, 5, 6, layers=(0, 2)), job(7, 8, wants_tokens=True)]
         )
@@ -106,9 +92,7 @@ async def test_texts_and_outcomes_are_kept_nowhere_once_they_are_handed_over() -
             return weakref.ref(error)  # and with it all that its traceback holds, the caller's texts among it
         raise AssertionError("it did not fail")
 
-    backend = FakeBackend()
-    backend.on_token[7] = raising(OSError())
-    with running(backend) as batcher:
+    with running(on_token={7: OSError()}) as (batcher, _):
         held: list[weakref.ref[Any]] = [await failure(batcher)]
         jobs = [job(1, 2, layers=(0,)), job(3, 4, layers=(0,))]
         results = await batcher.submit(jobs)
@@ -123,7 +107,7 @@ async def test_texts_and_outcomes_are_kept_nowhere_once_they_are_handed_over() -
 
 
 def test_serves_several_event_loops_at_once() -> None:
-    with running(FakeBackend(), workers=2) as batcher:
+    with running(workers=2) as (batcher, _):
         answers: dict[int, list[list[float]]] = {}
 
         def serve(token: int) -> None:
@@ -135,17 +119,6 @@ def test_serves_several_event_loops_at_once() -> None:
         for thread in threads:
             thread.join(PATIENCE)
         assert answers == {3: [[3, 1]] * 20, 4: [[4, 1]] * 20}
-
-
-async def test_results_leave_when_their_batch_is_done() -> None:
-    async with occupied() as (batcher, backend):
-        first, second = await begin(batcher, job(5)), await begin(batcher, job(6, 6))
-        backend.permit(2)
-        assert pooled(await first) == [[5, 1]]
-        await asyncio.to_thread(backend.wait_for_runs, 3)
-        assert not second.done()
-        backend.permit()
-        assert pooled(await second) == [[12, 2]]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +212,7 @@ async def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_othe
 
 
 async def test_a_request_larger_than_the_queue_is_told_so_and_its_refusal_is_freed_at_once() -> None:
-    with running(FakeBackend(), max_queue_tokens=2) as batcher:
+    with running(max_queue_tokens=2) as (batcher, _):
         gc.disable()  # which would free it, too, by looking through all that there is
         try:
             await batcher.submit([job(0), job(1, 2)])
@@ -262,30 +235,23 @@ async def test_admission_does_not_look_at_each_request_that_waits() -> None:
         await asyncio.gather(*waiting)
 
 
-async def test_cancelling_frees_the_queue_at_once_and_runs_nothing() -> None:
+async def test_who_leaves_and_who_is_late_frees_the_queue_at_once_and_runs_nothing() -> None:
     async with occupied() as (batcher, backend):
-        gone, stays = await begin(batcher, job(5), job(6)), await begin(batcher, job(7))
+        gone = await begin(batcher, job(5), job(6))
+        stays = await begin(batcher, job(7), deadline=time.monotonic() + PATIENCE)
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
             await gone
         assert (batcher.queued_texts, batcher.queued_tokens) == (1, 1)
-        backend.release()
-        await stays
-        assert backend.runs == [[(1,)], [(7,)]]
-
-
-async def test_a_deadline_passes_while_every_worker_is_busy() -> None:
-    async with occupied() as (batcher, backend):
-        late = await begin(batcher, job(5), deadline=time.monotonic() + 0.02)
-        in_time = await begin(batcher, job(6), deadline=time.monotonic() + PATIENCE)
+        late = await begin(batcher, job(8), deadline=time.monotonic() + 0.02)
         with pytest.raises(DeadlineExceeded, match="the deadline passed before the answer was there"):
             await late
         with pytest.raises(DeadlineExceeded):  # at once
-            await batcher.submit([job(7)], deadline=time.monotonic() - 1)
-        assert batcher.queued_tokens == 1
+            await batcher.submit([job(9)], deadline=time.monotonic() - 1)
+        assert (batcher.queued_texts, batcher.queued_tokens) == (1, 1)
         backend.release()
-        await in_time
-        assert backend.runs == [[(1,)], [(6,)]]
+        await stays
+        assert backend.runs == [[(1,)], [(7,)]]
 
 
 async def test_a_worker_skips_expired_work_even_where_the_event_loop_stands_still() -> None:
@@ -301,13 +267,6 @@ async def test_a_worker_skips_expired_work_even_where_the_event_loop_stands_stil
         backend.release()
         await batcher.submit([job(6)])
         assert backend.runs == [[(1,)], [(6,)]]
-
-
-def raising(error: BaseException) -> Callable[[], None]:
-    def act() -> None:
-        raise error
-
-    return act
 
 
 async def test_a_bad_text_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -327,24 +286,8 @@ async def test_a_bad_text_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
     assert "987654" not in caplog.text
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), GeneratorExit()])
-async def test_a_worker_outlives_whatever_its_backend_raises(
-    error: BaseException, caplog: pytest.LogCaptureFixture
-) -> None:
-    backend = FakeBackend()
-    backend.on_token[5] = raising(error)
-    with running(backend) as batcher:
-        with pytest.raises(InferenceFailed):
-            await batcher.submit([job(5)])
-        assert pooled(await batcher.submit([job(7, 7, 7)])) == [[21, 3]]
-        assert batcher.is_alive()
-    assert type(error).__name__ in caplog.text
-
-
 async def test_a_failed_text_takes_the_rest_of_its_request_out_of_the_queue() -> None:
-    backend = FakeBackend()
-    backend.on_token[5] = raising(OSError())
-    with running(backend, max_batch_tokens=1) as batcher:
+    with running(on_token={5: OSError()}, max_batch_tokens=1) as (batcher, backend):
         with pytest.raises(InferenceFailed):
             await batcher.submit([job(4), job(5), *[job(6)] * 100])
         assert batcher.queued_tokens == 0
@@ -353,9 +296,8 @@ async def test_a_failed_text_takes_the_rest_of_its_request_out_of_the_queue() ->
 
 
 def test_an_event_loop_that_is_gone_does_not_stop_the_worker() -> None:
-    backend = FakeBackend()
-    backend.hold()
-    with running(backend) as batcher:
+    with running() as (batcher, backend):
+        backend.hold()
         loop = asyncio.new_event_loop()
         task = loop.create_task(batcher.submit([job(5)]))
         loop.run_until_complete(asyncio.sleep(0))
@@ -387,41 +329,11 @@ async def test_close_finishes_what_is_queued_and_takes_nothing_more() -> None:
         assert batcher.close(0)
 
 
-async def test_a_run_that_takes_too_long_is_not_alive_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    a_minute_later = SimpleNamespace(monotonic=lambda: time.monotonic() + 61.0)
-    async with occupied(max_run_seconds=60.0) as (batcher, backend):
-        assert batcher.is_alive()
-        with monkeypatch.context() as later:
-            later.setattr(executor, "time", a_minute_later)
-            assert not batcher.is_alive()
-        backend.release()
-        while any(worker.busy_since is not None for worker in batcher.executor.workers):
-            await asyncio.sleep(0)
-        with monkeypatch.context() as later:
-            later.setattr(executor, "time", a_minute_later)
-            assert batcher.is_alive(), "a worker that waits for work does not hang"
-
-
-async def test_an_end_waits_a_moment_for_a_run_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_CANCEL_SECONDS", PATIENCE)
-    backend = FakeBackend()
-    with running(backend) as batcher:
-        (busy,) = await begin_busy(batcher, backend)
-        threading.Timer(0.1, backend.release).start()
-        assert not await asyncio.to_thread(batcher.close, 0.01)
-        assert backend.is_closed
-        await asyncio.wait([busy])
-
-
 async def test_close_abandons_what_is_left_when_its_time_is_up() -> None:
-    backend = FakeBackend()
-    backend.on_token[8] = raising(OSError())
-    with running(backend) as batcher:
-        (busy,) = await begin_busy(batcher, backend)
+    async with occupied(on_token={8: OSError()}) as (batcher, backend):
         tasks = [await begin(batcher, job(token)) for token in (8, 9)]
         backend.permit(2)
         await asyncio.to_thread(backend.wait_for_runs, 3)
-        await busy
         tasks.append(await begin(batcher, job(5), job(6, 6)))
         assert not await asyncio.to_thread(batcher.close, 0.02)
         assert backend.runs == [[(1,)], [(8,), (9,)], [(8,)]], "a text of a failed batch waits to be run again"
@@ -446,8 +358,6 @@ def test_everything_at_once_leaves_nothing_behind(
 ) -> None:
     """Requests that succeed, fail, kill their worker, expire and are cancelled, side by side."""
     caplog.set_level(logging.CRITICAL)
-    backend = FakeBackend()
-    backend.on_token = {7: raising(OSError()), 11: raising(SystemExit())}
 
     async def one(batcher: Batcher, index: int) -> str:
         jobs = [job(*range(20 + index, 21 + index + (index + j) % 5)) for j in range(1 + index % 4)]
@@ -468,29 +378,16 @@ def test_everything_at_once_leaves_nothing_behind(
         return "ok"
 
     async def test() -> None:
-        with running(backend, workers=3, max_queue_tokens=10**6) as batcher:
+        errors = {7: OSError(), 11: SystemExit()}
+        with running(errors, workers=3, max_queue_tokens=10**6) as (batcher, _):
             outcomes = await asyncio.gather(*(one(batcher, index) for index in range(1, 600)))
             expected = {"ok", "CancelledError", "InferenceFailed"}
             assert expected <= set(outcomes) <= expected | {"DeadlineExceeded"}
             assert outcomes.count("ok") >= 100  # a dying worker takes whom it ran along, the rest of about 290 succeed
             assert (batcher.queued_texts, batcher.queued_tokens, batcher.oldest_age) == (0, 0, 0.0)
-            assert pooled(await batcher.submit([job(30)] * 50)) == [[30, 1]] * 50
+            results = await batcher.submit([job(30)] * 50, deadline=time.monotonic() + PATIENCE)
+            assert pooled(results) == [[30, 1]] * 50
             assert await batcher.submit([]) == []
             assert batcher.is_alive()
 
     run(test())
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own on Linux only")
-async def test_workers_leave_the_event_loop_its_turn() -> None:
-    class Backend(FakeBackend):
-        def run(self, batch: Batch) -> BatchOutput:
-            niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-            return super().run(batch)
-
-    niceness: list[int] = []
-    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    with running(Backend()) as batcher:
-        await batcher.submit([job(1)])
-    assert niceness == [min(19, os.getpriority(os.PRIO_PROCESS, 0) + WORKER_NICE)]
-    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before

@@ -1,23 +1,104 @@
-"""Workers: runs whose requests have all ended are cancelled, and no others; models share the cores."""
+"""Workers: texts of a batch get what they would get alone, unwanted runs are cancelled, models share the cores."""
 
 import asyncio
+import os
+import sys
 import threading
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from service.batching.executor import KEPT_SECONDS, CoreShare, CoreShares
+from service.batching import executor
+from service.batching.executor import KEPT_SECONDS, WORKER_NICE, CoreShare, CoreShares
+from service.batching.jobs import Job, collate, separate
 from service.errors import DeadlineExceeded, NotReady, Overloaded
-from service.inference.backend import Cancellation
+from service.inference.backend import Batch, BatchOutput, Cancellation
 from tests.service.batching.test_batcher import begin, occupied, pooled, running, worker_threads
-from tests.service.fake_backend import ENDLESS, PATIENCE, FakeBackend, job
+from tests.service.fake_backend import ENDLESS, PATIENCE, job
+
+HEADS = {0: 3, 2: 0, 4: 1}  # by layer; a layer may have no heads
+
+
+def together(jobs: list[Job]) -> Batch:
+    return collate(jobs, Cancellation())
+
+
+def compute(batch: Batch) -> BatchOutput:
+    """Outputs that name where each number came from: NaN wherever a row or column is padding."""
+    texts, longest = batch.input_ids.shape
+    hidden = np.full((texts, longest, 2), np.nan, dtype=np.float32)
+    shapes = {layer: (texts, HEADS[layer], longest, longest) for layer in batch.attention_layers}
+    attentions = {layer: np.full(shape, np.nan, dtype=np.float32) for layer, shape in shapes.items()}
+    for row, length in enumerate(batch.lengths):
+        ids = batch.input_ids[row, :length]
+        hidden[row, :length] = ids[:, None]
+        for layer, weights in attentions.items():
+            for head in range(HEADS[layer]):
+                weights[row, head, :length, :length] = 1000 * layer + 100 * head + ids[:, None] + ids[None, :] / 100
+    pooled = np.array([[row.sum(), len(row)] for row in batch.input_ids], dtype=np.float32)
+    return BatchOutput(pooled, hidden, attentions)
+
+
+def test_texts_with_gates_and_without_ride_together() -> None:
+    masked = Job(np.array([1, 2]), head_gates=np.array([0.0, 1.0, 0.5], dtype=np.float32))
+    batch = together([job(5), masked, job(7, 8, 9)])
+    assert batch.head_gates is not None
+    assert batch.head_gates.tolist() == [[1, 1, 1], [0, 1, 0.5], [1, 1, 1]]
+    assert together([job(5), job(6)]).head_gates is None
+    alone = together([masked]).head_gates
+    assert alone is not None
+    assert alone.tolist() == [[0, 1, 0.5]]
+
+
+def test_norms_go_to_the_texts_that_want_them_without_padding() -> None:
+    layers = (0, 2)
+    jobs = [job(5, layers=layers), Job(np.array([6, 7, 8]), layers, wants_norms=True)]
+    batch = together(jobs)
+    assert batch.wants_norms
+    norms = {0: np.arange(18, dtype=np.float32).reshape(2, 3, 3), 2: np.zeros((0, 0, 0), np.float32)}
+    output = replace(compute(batch), value_norms=norms)
+    without, asked = separate(jobs, output, queue_seconds=[0, 0], inference_seconds=0)
+    assert without.value_norms == {}
+    assert asked.value_norms[0].tolist() == norms[0][1].tolist()
+    assert asked.value_norms[2].shape == (0, 3)
+
+
+@given(
+    texts=st.lists(st.lists(st.integers(1, 90), min_size=1, max_size=6), min_size=1, max_size=5),
+    layers=st.sampled_from([(), (0,), (0, 2, 4)]),
+    wants=st.data(),
+)
+def test_each_text_gets_what_it_would_get_alone_and_no_padding(
+    texts: list[list[int]], layers: tuple[int, ...], wants: st.DataObject
+) -> None:
+    jobs = [job(*ids, layers=layers, wants_tokens=wants.draw(st.booleans())) for ids in texts]
+    waits = [float(index) for index in range(len(jobs))]
+    results = separate(jobs, compute(together(jobs)), queue_seconds=waits, inference_seconds=0.5)
+    for index, (one, result) in enumerate(zip(jobs, results, strict=True)):
+        (alone,) = separate([one], compute(together([one])), queue_seconds=[0.0], inference_seconds=0.5)
+        assert result.output[0] == alone.output[0]
+        assert (result.queue_seconds, result.inference_seconds) == (float(index), 0.5)
+        assert tuple(result.attentions) == layers
+        for layer in layers:
+            weights = result.attentions[layer]
+            assert weights.shape == (HEADS[layer], len(texts[index]), len(texts[index]))
+            np.testing.assert_array_equal(weights, alone.attentions[layer])
+            assert weights.flags.c_contiguous
+        assert (result.last_hidden_state is not None) == one.wants_tokens
+        if result.last_hidden_state is not None:
+            np.testing.assert_array_equal(result.last_hidden_state, alone.last_hidden_state)
+            assert result.last_hidden_state.flags.c_contiguous
 
 
 @pytest.mark.parametrize("has_deadline", [False, True])
 async def test_a_run_ends_with_its_only_request(has_deadline: bool, caplog: pytest.LogCaptureFixture) -> None:
-    backend = FakeBackend()
-    with running(backend) as batcher:
+    with running() as (batcher, backend):
         task = await begin(batcher, job(ENDLESS), deadline=time.monotonic() + 1 if has_deadline else None)
         await asyncio.to_thread(backend.wait_for_runs, 1)
         if not has_deadline:
@@ -43,8 +124,8 @@ async def test_a_run_goes_on_while_one_request_waits_for_it() -> None:
 
 
 async def test_closing_ends_the_runs_that_it_does_not_wait_for() -> None:
-    backend, before = FakeBackend(), worker_threads()
-    with running(backend) as batcher:
+    before = worker_threads()
+    with running() as (batcher, backend):
         task = await begin(batcher, job(ENDLESS))
         await asyncio.to_thread(backend.wait_for_runs, 1)
         assert not await asyncio.to_thread(batcher.close, 0.01)
@@ -72,6 +153,35 @@ async def test_nothing_is_taken_whose_turn_comes_after_its_deadline() -> None:
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
+
+
+async def test_a_run_that_takes_too_long_is_not_alive_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    a_minute_later = SimpleNamespace(monotonic=lambda: time.monotonic() + 61.0)
+    async with occupied(max_run_seconds=60.0) as (batcher, backend):
+        assert batcher.is_alive()
+        with monkeypatch.context() as later:
+            later.setattr(executor, "time", a_minute_later)
+            assert not batcher.is_alive()
+        backend.release()
+        while any(worker.busy_since is not None for worker in batcher.executor.workers):
+            await asyncio.sleep(0)
+        with monkeypatch.context() as later:
+            later.setattr(executor, "time", a_minute_later)
+            assert batcher.is_alive(), "a worker that waits for work does not hang"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own on Linux only")
+async def test_workers_leave_the_event_loop_its_turn() -> None:
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    niceness: list[int] = []
+    before = priority()
+    with running() as (batcher, backend):
+        backend.on_token[1] = lambda: niceness.append(priority())
+        await batcher.submit([job(1)])
+    assert niceness == [min(19, os.getpriority(os.PRIO_PROCESS, 0) + WORKER_NICE)]
+    assert priority() == before
 
 
 def begin_runs(member: CoreShare, times: int) -> None:
@@ -133,10 +243,10 @@ def test_a_worker_waits_until_the_cores_are_left_to_it() -> None:
 
 
 async def test_the_expected_wait_counts_the_cores_that_another_model_uses() -> None:
-    shares, backend = CoreShares(2), FakeBackend()
+    shares = CoreShares(2)
     shares.join().__enter__()  # and never ends: two workers have one core between them
-    backend.on_token[1] = lambda: time.sleep(0.01)
-    with running(backend, workers=2, max_batch_tokens=1) as batcher:
+    with running(workers=2, max_batch_tokens=1) as (batcher, backend):
+        backend.on_token[1] = lambda: time.sleep(0.01)
         batcher.executor.cores = shares.join()
         began = time.monotonic()
         await asyncio.gather(*(batcher.submit([job(1)]) for _ in range(40)))

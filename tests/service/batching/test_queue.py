@@ -45,7 +45,6 @@ class QueueAgainstDefinition(RuleBasedStateMachine):
         self.now = 0.0
         self.virtual_time = 0.0
         self.line: list[QueuedRequest] = []  # order of arrival
-        self.order: dict[QueuedRequest, int] = {}  # of arrival
         self.arrived: dict[QueuedRequest, float] = {}
         self.tag: dict[QueuedRequest, float] = {}
         self.waiting: list[QueuedText[QueuedRequest]] = []  # order of arrival
@@ -56,7 +55,6 @@ class QueueAgainstDefinition(RuleBasedStateMachine):
         queued = [QueuedText(request, index, length, layers) for index, (length, layers) in enumerate(texts)]
         self.queue.add(request, queued, self.now)
         self.line.append(request)
-        self.order[request] = len(self.order)
         self.arrived[request] = self.now
         self.tag[request] = self.virtual_time
         self.waiting += queued
@@ -110,7 +108,7 @@ class QueueAgainstDefinition(RuleBasedStateMachine):
         return batch
 
     def next_request(self) -> QueuedRequest:
-        request = min(self.line, key=lambda request: (self.tag[request], self.order[request]))
+        request = min(self.line, key=lambda request: self.tag[request])  # the first of them
         self.virtual_time = max(self.virtual_time, self.tag[request])
         return request
 

@@ -99,35 +99,24 @@ async def test_what_would_wait_too_long_is_refused_with_when_to_come_back() -> N
     queue.close()
 
 
-async def test_what_nobody_waits_for_is_dropped() -> None:
+async def test_what_nobody_waits_for_is_dropped_and_harms_nobody() -> None:
     queue, work = WorkQueue("work", 1), Work()
-    busy = await begin(queue, work.part("busy"))
+    left = await begin(queue, work.part("runs"), work.part("never"))
     await work.wait_begun()
     gone = await begin(queue, work.part("gone"))
     late = await begin(queue, work.part("late"), deadline=time.monotonic() + 0.01)
-    gone.cancel()
+    for task in (left, gone):
+        task.cancel()
     with pytest.raises(DeadlineExceeded):
         await late
     with pytest.raises(DeadlineExceeded):
         await queue.run([work.part("later")], list, time.monotonic() - 1)
     assert queue.waiting == 0
-    work.release()
-    await busy
-    queue.close()
-    assert work.done == ["busy"]
-
-
-async def test_a_request_that_leaves_while_a_part_of_it_runs_harms_nobody() -> None:
-    queue, work = WorkQueue("work", 1), Work()
-    gone = await begin(queue, work.part("gone"), work.part("never"))
-    await work.wait_begun()
-    gone.cancel()
-    await asyncio.wait([gone])
     behind = await begin(queue, work.part("behind"))
     work.release()
     assert await behind == ["behind"]
     queue.close()
-    assert work.done == ["gone", "behind"]
+    assert work.done == ["runs", "behind"]
 
 
 async def test_a_part_that_fails_fails_its_request_alone() -> None:
@@ -176,18 +165,6 @@ async def test_what_comes_while_all_threads_work_adds_nothing_to_their_list() ->
         await asyncio.sleep(0.01)  # the threads have nothing to do by then
         assert await asyncio.wait_for(queue.run([work.part("later")], list, None), PATIENCE) == ["later"]
     queue.close()
-
-
-async def test_closing_fails_what_waits() -> None:
-    queue, work = WorkQueue("work", 1), Work()
-    busy = await begin(queue, work.part("busy"))
-    await work.wait_begun()
-    waiting = await begin(queue, work.part("waiting"))
-    queue.close()
-    with pytest.raises(NotReady, match="no longer takes work"):
-        await waiting
-    work.release()
-    assert await busy == ["busy"]
 
 
 def text(tokens: int) -> WholeText:
