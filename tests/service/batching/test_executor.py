@@ -42,7 +42,7 @@ def compute(batch: Batch) -> BatchOutput:
             for head in range(HEADS[layer]):
                 weights[row, head, :length, :length] = 1000 * layer + 100 * head + ids[:, None] + ids[None, :] / 100
     pooled = np.array([[row.sum(), len(row)] for row in batch.input_ids], dtype=np.float32)
-    return BatchOutput(pooled, hidden, attentions)
+    return BatchOutput(pooled, hidden if batch.wants_tokens else None, attentions)
 
 
 def test_texts_with_gates_and_without_ride_together() -> None:
@@ -79,7 +79,9 @@ def test_each_text_gets_what_it_would_get_alone_and_no_padding(
 ) -> None:
     jobs = [job(*ids, layers=layers, wants_tokens=wants.draw(st.booleans())) for ids in texts]
     waits = [float(index) for index in range(len(jobs))]
-    results = separate(jobs, compute(together(jobs)), queue_seconds=waits, inference_seconds=0.5)
+    batch = together(jobs)
+    assert (batch.input_ids.dtype, batch.lengths.dtype) == (np.int64, np.int64)
+    results = separate(jobs, compute(batch), queue_seconds=waits, inference_seconds=0.5)
     for index, (one, result) in enumerate(zip(jobs, results, strict=True)):
         (alone,) = separate([one], compute(together([one])), queue_seconds=[0.0], inference_seconds=0.5)
         assert result.output[0] == alone.output[0]
@@ -156,18 +158,18 @@ async def test_nothing_is_taken_whose_turn_comes_after_its_deadline() -> None:
 
 
 async def test_a_run_that_takes_too_long_is_not_alive_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    a_minute_later = SimpleNamespace(monotonic=lambda: time.monotonic() + 61.0)
+    def is_alive_a_minute_later() -> bool:
+        with monkeypatch.context() as later:
+            later.setattr(executor, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 61.0))
+            return batcher.is_alive()
+
     async with occupied(max_run_seconds=60.0) as (batcher, backend):
         assert batcher.is_alive()
-        with monkeypatch.context() as later:
-            later.setattr(executor, "time", a_minute_later)
-            assert not batcher.is_alive()
+        assert not is_alive_a_minute_later()
         backend.release()
         while any(worker.busy_since is not None for worker in batcher.executor.workers):
             await asyncio.sleep(0)
-        with monkeypatch.context() as later:
-            later.setattr(executor, "time", a_minute_later)
-            assert batcher.is_alive(), "a worker that waits for work does not hang"
+        assert is_alive_a_minute_later(), "a worker that waits for work does not hang"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own on Linux only")

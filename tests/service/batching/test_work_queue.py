@@ -5,7 +5,6 @@ import gc
 import threading
 import time
 import weakref
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -238,18 +237,15 @@ def test_what_a_run_of_a_few_tokens_costs_says_little_about_long_texts() -> None
     queue.close()
 
 
-def test_closing_ends_what_runs_and_refuses_what_waits_and_what_comes() -> None:
+async def test_closing_ends_what_runs_and_refuses_what_waits_and_what_comes() -> None:
     decomposer = FakeDecomposer()
     queue = DecompositionQueue(lambda: decomposer, threads=1)
-
-    async def close() -> list[Any]:
-        decomposer.gate.clear()
-        waiting = [asyncio.create_task(queue.submit([text(3)])) for _ in range(3)]
-        while not decomposer.sources:
-            await asyncio.sleep(0)
-        await asyncio.to_thread(queue.close)
-        return await asyncio.gather(*waiting, return_exceptions=True)
-
-    assert list(map(type, asyncio.run(close()))) == [NotReady] * 3
-    with pytest.raises(NotReady):
-        submit(queue, text(3))
+    decomposer.gate.clear()
+    waiting = [asyncio.create_task(queue.submit([text(3)])) for _ in range(3)]
+    while not decomposer.sources:
+        await asyncio.sleep(0)
+    await asyncio.to_thread(queue.close)
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert list(map(type, outcomes)) == [NotReady] * 3
+    with pytest.raises(NotReady, match="no longer takes work"):
+        await queue.submit([text(3)])
