@@ -97,13 +97,14 @@ class ServerProcess:
         self.signal(signal.SIGTERM)
         return self.wait()
 
-    def connect(self, room: int | None = None) -> socket.socket:
-        """A connection; its client has room for so many bytes, or for as many as usual."""
+    def connect(self, sent: bytes = b"", *, room: int | None = None) -> socket.socket:
+        """A connection on which this is sent; its client has room for so many bytes, or for as many as usual."""
         connection = socket.socket()
         if room is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
         connection.settimeout(START_LIMIT)
         connection.connect(self.address)
+        connection.sendall(sent)
         return connection
 
     def request(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], bytes]:

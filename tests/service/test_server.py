@@ -131,8 +131,7 @@ def test_every_line_of_the_log_is_json_and_none_holds_a_text(fake_artifact: Path
         server.request("GET", f"/info?text={CANARY}")
         server.request("POST", "/tokenize", {"inputs": [CANARY]}, x_request_id=CANARY + " with a space")
         metrics = server.request("GET", "/metrics")[2]
-        with server.connect() as connection:
-            connection.sendall(f"{CANARY} nonsense\r\n\r\n".encode())
+        with server.connect(f"{CANARY} nonsense\r\n\r\n".encode()) as connection:
             connection.recv(1000)
         assert server.stop() == 0
         assert CANARY not in server.log

@@ -40,7 +40,7 @@ def full(fake_artifact: Path) -> Iterator[tuple[ServerProcess, ExitStack]]:
     server = fake_server(fake_artifact, *flags, FAKE_DESCRIPTORS=str(DESCRIPTORS))
     with server.wait_until_ready(), ExitStack() as held:
         for _ in range(3):
-            held.enter_context(server.connect()).sendall(request_bytes({"inputs": "cat"})[:-1])
+            held.enter_context(server.connect(request_bytes({"inputs": "cat"})[:-1]))
         yield server, held
 
 

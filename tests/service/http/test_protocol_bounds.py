@@ -24,7 +24,6 @@ from tests.service.process import ServerProcess, fake_server, wait_until
 
 KEY, ANOTHER = "sesame-sesame-sesame-sesame", "another-another-another"
 HOST_AND_KEY = ("Host: test", f"Authorization: Bearer {KEY}")
-BODY = json.dumps({"inputs": "cat"}).encode()
 REFUSED = b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: text/csv\r\n"  # up to its length
 
 
@@ -45,9 +44,10 @@ def guarded_server(fake_artifact: Path) -> Iterator[ServerProcess]:
 
 
 def chunked_request(*headers: str) -> bytes:
-    """A request up to its trailers."""
+    """A request up to its trailers, with a chunk for each byte of its body."""
     lines = ["POST /encode HTTP/1.1", "Content-Type: application/json", "Transfer-Encoding: chunked", *headers, "", ""]
-    return "\r\n".join(lines).encode() + b"%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in b'{"inputs": "cat"}')
+    return "\r\n".join(lines).encode() + chunks + b"0\r\n"
 
 
 def send_without_end(connection: socket.socket) -> None:
@@ -64,8 +64,7 @@ def assert_closed_in_time(connection: socket.socket) -> None:
 @pytest.mark.parametrize("drip", [b"", b"X-A: b\r\n"], ids=["stalls", "drips"])
 def test_headers_that_do_not_come_are_cut_off(strict_server: ServerProcess, drip: bytes) -> None:
     started = time.monotonic()
-    with strict_server.connect() as connection:
-        connection.sendall(b"POST /encode HTTP/1.1\r\nHost: test\r\n")
+    with strict_server.connect(b"POST /encode HTTP/1.1\r\nHost: test\r\n") as connection:
         connection.settimeout(0.1)
         received = b""
         while not received:
@@ -82,8 +81,7 @@ def test_headers_that_do_not_come_are_cut_off(strict_server: ServerProcess, drip
 
 def test_body_that_does_not_come_is_cut_off(strict_server: ServerProcess) -> None:
     before = metric(strict_server, 'polyhead_requests_rejected_total{reason="request_timeout"}')
-    with strict_server.connect() as connection:
-        connection.sendall(request_bytes({"inputs": "cat"})[:-3])
+    with strict_server.connect(request_bytes({"inputs": "cat"})[:-3]) as connection:
         assert read_failure(connection) == (408, "close", "request_timeout")
         assert connection.recv(1) == b""
     assert metric(strict_server, 'polyhead_requests_rejected_total{reason="request_timeout"}') == before + 1
@@ -107,8 +105,7 @@ def test_answer_that_nobody_reads_is_cut_off(strict_server: ServerProcess) -> No
 @pytest.mark.alone  # 16 MB are read in a second
 @pytest.mark.parametrize("texts", [50, 1000])  # one write, and several
 def test_answer_that_is_read_steadily_arrives_whole(strict_server: ServerProcess, texts: int) -> None:
-    with strict_server.connect() as connection:
-        connection.sendall(large_request(texts))
+    with strict_server.connect(large_request(texts)) as connection:
         answer = read_answer(connection)[2]
         assert (len(answer) > PART_BYTES) == (texts > 50)
         assert len(json.loads(answer)["embeddings"]) == texts
@@ -116,8 +113,7 @@ def test_answer_that_is_read_steadily_arrives_whole(strict_server: ServerProcess
 
 @pytest.mark.alone
 def test_answer_that_is_read_too_slowly_piece_by_piece_is_cut_off(strict_server: ServerProcess) -> None:
-    with strict_server.connect(room=65_536) as connection:
-        connection.sendall(large_request(1000))
+    with strict_server.connect(large_request(1000), room=65_536) as connection:
         part = connection.recv(65_536)
         size, received = int(part.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]), 0
         with suppress(ConnectionResetError):
@@ -171,9 +167,8 @@ def test_quiet_connection_is_kept(strict_server: ServerProcess) -> None:
 @pytest.mark.parametrize("pause", [0, 0.1], ids=["one packet", "two packets"])
 def test_refusal_reaches_a_client_that_sends_on_to_close(strict_server: ServerProcess, size: int, pause: float) -> None:
     """Python's urllib closes behind each answer, and looks for none where it could not send all."""
-    head = REFUSED + b"Connection: close\r\n"
-    with strict_server.connect() as connection:
-        connection.sendall(head + b"Content-Length: %d\r\n\r\n" % size + b"x" * 100_000)
+    head = REFUSED + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % size
+    with strict_server.connect(head + b"x" * 100_000) as connection:
         time.sleep(pause)
         connection.sendall(b"x" * (size - 100_000))
         assert read_failure(connection) == (415, "close", "unsupported_media_type")
@@ -181,8 +176,7 @@ def test_refusal_reaches_a_client_that_sends_on_to_close(strict_server: ServerPr
 
 
 def test_refusal_reaches_a_client_that_sends_on_behind_a_broken_chunk(strict_server: ServerProcess) -> None:
-    with strict_server.connect() as connection:
-        connection.sendall(chunked_request("Host: test").removesuffix(b"0\r\n") + b"nonsense\r\n")
+    with strict_server.connect(chunked_request("Host: test").removesuffix(b"0\r\n") + b"nonsense\r\n") as connection:
         for _ in range(20):
             time.sleep(0.01)
             connection.sendall(b"x" * 100_000)
@@ -201,9 +195,8 @@ def test_refusal_reaches_a_client_that_sends_on_behind_a_broken_chunk(strict_ser
     ],
 )
 def test_declined_upgrade_changes_nothing(strict_server: ServerProcess, version: str, said: str, is_kept: bool) -> None:
-    with strict_server.connect() as connection:
-        head = f"GET /healthz HTTP/{version}\r\nHost: test\r\nConnection: {said}\r\nUpgrade: h2c\r\n\r\n".encode()
-        connection.sendall(head)
+    head = f"GET /healthz HTTP/{version}\r\nHost: test\r\nConnection: {said}\r\nUpgrade: h2c\r\n\r\n".encode()
+    with strict_server.connect(head) as connection:
         status, headers, _ = read_answer(connection)
         assert (status, "connection" in headers) == (200, not is_kept)
         if is_kept:
@@ -219,8 +212,7 @@ def test_declined_upgrade_changes_nothing(strict_server: ServerProcess, version:
     [(b"nonsense\r\n\r\n", 400), (REFUSED + b"Connection: close\r\nContent-Length: 1000000\r\n\r\n", 415)],
 )
 def test_refused_client_without_end_is_cut_off(strict_server: ServerProcess, sent: bytes, status: int) -> None:
-    with strict_server.connect() as connection:
-        connection.sendall(sent)
+    with strict_server.connect(sent) as connection:
         assert read_answer(connection)[0] == status
         assert_closed_in_time(connection)
         with pytest.raises(OSError, match="reset|Broken pipe"):
@@ -284,9 +276,8 @@ def test_headers_over_the_limit_get_431(guarded_server: ServerProcess, head: byt
 @pytest.mark.parametrize("endless", [b"X-Long: ", b"5;extension="])
 def test_what_never_ends_behind_a_body_is_cut_off(guarded_server: ServerProcess, endless: bytes) -> None:
     """Each piece alone is within the limit, the last of them passes it; the parser would keep them all."""
-    start = chunked_request(*HOST_AND_KEY)
-    with guarded_server.connect() as connection:
-        connection.sendall((start if endless.startswith(b"X") else start.removesuffix(b"0\r\n")) + endless)
+    start = chunked_request(*HOST_AND_KEY).removesuffix(b"" if endless.startswith(b"X") else b"0\r\n")
+    with guarded_server.connect(start + endless) as connection:
         for _ in range(4):
             time.sleep(0.02)
             connection.sendall(b"a" * 510)
