@@ -155,11 +155,12 @@ def test_versions_are_not_read_again_without_file_handles(shared: Served, monkey
 
 def test_nothing_is_answered_before_a_model_is_loaded(serve: Serve) -> None:
     client = serve(ready=False).client
-    assert client.get("/v2/health/live").status_code == 200
+    assert [client.get(path).status_code for path in ("/v2/health/live", "/healthz")] == [200, 200]
     asked = {"GET": ["/v1/models", f"/v1/models/{MODEL_NAME}", "/models", "/v2/health/ready", "/health"]}
-    asked["POST"] = ["/embed", "/", f"/v2/models/{MODEL_NAME}/infer"]
+    asked["GET"] += ["/info", "/heads", "/readyz"]
+    asked["POST"] = ["/encode", "/tokenize", "/embed", "/", f"/v2/models/{MODEL_NAME}/infer"]
     for method, path in ((method, path) for method, paths in asked.items() for path in paths):
-        response = client.request(method, path, json={"inputs": "cat"})
+        response = client.request(method, path, content=b"no JSON", headers={"content-type": "application/json"})
         assert (response.status_code, response.headers["retry-after"]) == (503, "1"), path
         MODELS[path.replace(MODEL_NAME, "{model}"), method.lower()].model_validate_json(response.content)
 

@@ -1,5 +1,7 @@
-"""Every failure has the one body, its status and no word of what was sent."""
+"""Every failure has the one body, its status and no word of what was sent; too much structure is found unparsed."""
 
+import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -12,7 +14,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from service.errors import InferenceFailed
+from service.errors import InferenceFailed, TooLarge
+from service.http.body import CHECKED_BYTES, PER_TEXT, SPARE, WINDOW_BYTES, check_structure
+from service.settings import Settings
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import FakeBackend
 from tests.service.process import wait_until
@@ -142,14 +146,6 @@ def test_a_text_of_too_many_characters(serve: Serve) -> None:
         assert CANARY not in response.text
 
 
-def test_accept_in_several_lines(served: Served) -> None:
-    either = ["application/json", "text/html"]
-    for lines, status in ((either, 200), (either[::-1], 200), (["text/html", "a/b"], 406)):
-        headers = [("content-type", "application/json"), *(("accept", line) for line in lines)]
-        response = served.client.post("/encode", content=b'{"inputs": "cat"}', headers=headers)
-        assert response.status_code == status, lines
-
-
 def test_wrong_method(served: Served) -> None:
     of_tei = {"error", "error_type"}
     for method, path, allow, fields in (
@@ -250,12 +246,55 @@ def test_a_failure_of_ours_is_500_with_a_fixed_text(
     assert served.encode({"inputs": "cat"}).status_code == 200
 
 
-def test_not_ready_is_503_before_the_body_is_looked_at(serve: Serve) -> None:
-    served = serve(ready=False)
-    for path, send in (("/encode", b"no JSON"), ("/tokenize", b"no JSON")):
-        response = served.client.post(path, content=send, headers={"content-type": "application/json"})
-        assert (response.status_code, error_of(response)["code"]) == (503, "not_ready")
-        assert int(response.headers["retry-after"]) >= 1
-    for path in ("/info", "/heads", "/readyz"):
-        assert served.client.get(path).status_code == 503
-    assert served.client.get("/healthz").status_code == 200
+MOST = PER_TEXT * 16 + SPARE  # lists and objects, or names, of 16 texts
+MANY = b":" * (MOST + 1)  # enough that strings are told from what is between them
+
+
+def check(raw: bytes) -> None:
+    """Counts what is outside strings, in time proportional to the body."""
+    asyncio.run(check_structure(raw, max_texts=16, max_tokens=64))
+
+
+@pytest.mark.parametrize(
+    "repeated", [b'\\"', b'"', b"\\", b'\\\\"', b'",', b'"\\', b"\\u0022", b"[", b'a"', b"\xff\\"], ids=repr
+)
+def test_time_grows_no_faster_than_the_body(repeated: bytes) -> None:
+    def seconds(size: int) -> float:
+        raw = b'{"inputs":["x"],"' + MANY + b'":"' + repeated * (size // len(repeated))
+        begun = time.thread_time()
+        with contextlib.suppress(TooLarge):
+            check(raw)
+        return time.thread_time() - begun
+
+    assert seconds(65_536) < 0.05  # 18 KB of escaped quotes took 0.8 s, and time grew with the square of the size
+    small, large = (min(seconds(size) for _ in range(3)) for size in (2**17, 2**20))
+    assert large < 16 * small + 0.02
+
+
+@pytest.mark.parametrize("offset", range(-3, 4))
+@pytest.mark.parametrize("text", ["\\", '"', '\\"', "\n", "é"])
+def test_strings_are_read_whole_across_windows(offset: int, text: str) -> None:
+    filler = "," * (WINDOW_BYTES - 20 + offset)
+    check(json.dumps({"inputs": [filler + text * 9 + ":" * MOST * 2, filler]}).encode())
+
+
+def test_what_is_outside_strings_is_counted() -> None:
+    raw = json.dumps({"inputs": ['",:[{' * CHECKED_BYTES], **{str(index): 0 for index in range(MOST + 1)}}).encode()
+    with pytest.raises(TooLarge, match=f"more than {MOST} names"):
+        check(raw)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"pairs": [[[101, 7], [8, 102]]] * 2048},
+        {"inputs": [[101] * 32] * 2048},
+        {"query": "cat", "documents": [{"text": "a cat"}] * 2048},
+        {"inputs": [{"content": [{"type": "text", "text": "a cat"}]}] * 2048},
+        {"inputs": ["cat " * 65] * 100, "spans": [[[4 * place, 4 * place + 3] for place in range(65)]] * 100},
+    ],
+    ids=["pairs of ids", "ids", "documents", "contents", "spans"],
+)
+def test_whatever_the_limits_of_texts_and_tokens_allow_passes(settings: Settings, body: Any) -> None:
+    raw = json.dumps(body).encode()
+    asyncio.run(check_structure(raw, max_texts=settings.max_texts, max_tokens=settings.max_request_tokens))
