@@ -1,6 +1,5 @@
 """API keys: closed unless opened, rotated without a restart, never shown."""
 
-import itertools
 import logging
 import os
 from contextlib import nullcontext
@@ -140,36 +139,29 @@ def test_the_process_does_not_start_with_unusable_keys(fake_artifact: Path, monk
     assert "hunter2" not in str(refused.value)
 
 
-ENCODE, ADDRESS = ("/encode",), "10.0.0.7:8000"
+ADDRESS = "10.0.0.7:8000"
 # An orchestrator asks a pod, an image's health check its own container: neither knows the service's name.
 PROBES = ("/healthz", "/readyz", "/metrics", "/health", "/v2/health/live", "/v2/health/ready")
+SERVED = ("api.example.com", "API.Example.com:8000", "a.b.internal", "api.example.com.:80", "a.internal.")
+SERVED += ("a.internal:80", "[::1]:80")
+OTHERS = (None, "", "example.com", "evil.api.example.com", "internal", "api.example.com.evil.net", ".internal")
+OTHERS += ("evil.net#.internal", "evil.net/.internal", "a..internal", "api.example.com:\u00b2")
 
 
 @pytest.mark.parametrize(
-    ("is_served", "hosts", "routes"),
+    ("path", "host", "is_served"),
     [
-        (
-            True,
-            ("api.example.com", "API.Example.com:8000", "a.b.internal", "api.example.com.:80", "a.internal."),
-            ENCODE,
-        ),
-        (True, ("a.internal:80", "[::1]:80"), ENCODE),
-        (False, (None, "", "example.com", "evil.api.example.com", "internal", "api.example.com.evil.net"), ENCODE),
-        (
-            False,
-            (".internal", "evil.net#.internal", "evil.net/.internal", "a..internal", "api.example.com:\u00b2"),
-            ENCODE,
-        ),
-        (False, (ADDRESS,), ("/encode", "/info")),
-        (True, (ADDRESS,), PROBES),
+        *(("/encode", host, True) for host in SERVED),
+        *(("/encode", host, False) for host in OTHERS),
+        *((path, ADDRESS, False) for path in ("/encode", "/info")),
+        *((path, ADDRESS, True) for path in PROBES),
     ],
 )
-def test_hosts_that_are_served(is_served: bool, hosts: tuple[str | None, ...], routes: tuple[str, ...]) -> None:
+def test_hosts_that_are_served(path: str, host: str | None, is_served: bool) -> None:
     policy = HostAndPortPolicy(None, ["api.example.com", "*.internal", "[::1]"])
-    for host, path in itertools.product(hosts, routes):
-        route = next(route for route in ROUTES if route.path == path)
-        with nullcontext() if is_served else pytest.raises(MalformedRequest, match="Host"):
-            policy.check(route, None, None if host is None else host.encode("latin-1"))
+    route = next(route for route in ROUTES if route.path == path)
+    with nullcontext() if is_served else pytest.raises(MalformedRequest, match="Host"):
+        policy.check(route, None, None if host is None else host.encode("latin-1"))
 
 
 ORIGIN = "https://notes.example.com"
@@ -213,5 +205,3 @@ def test_a_preflight_for_another_host_or_port_is_refused(serve: Serve) -> None:
     assert served.client.options("/encode", headers={**PREFLIGHT, "Host": "rebound.example.net"}).status_code == 400
     assert served.client.options("http://testserver:9001/encode", headers=PREFLIGHT).status_code == 404
     assert served.client.options("/metrics", headers=PREFLIGHT).status_code == 404
-    statuses = [served.client.get(f"http://testserver:{port}/openapi.json").status_code for port in (9001, 8000)]
-    assert statuses == [200, 404]

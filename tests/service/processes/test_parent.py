@@ -34,9 +34,8 @@ def child(index: int) -> Mock:
 
 def make() -> tuple[Children, list[Mock]]:
     children, made = Children(2), [child(0), child(1)]
-    for one in made:
-        children.all.add(one)
-        children.serving[one.index] = one
+    children.all.update(made)
+    children.serving.update(enumerate(made))
     return children, made
 
 
