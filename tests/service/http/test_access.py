@@ -142,10 +142,14 @@ def test_the_process_does_not_start_with_unusable_keys(fake_artifact: Path, monk
 ADDRESS = "10.0.0.7:8000"
 # An orchestrator asks a pod, an image's health check its own container: neither knows the service's name.
 PROBES = ("/healthz", "/readyz", "/metrics", "/health", "/v2/health/live", "/v2/health/ready")
-SERVED = ("api.example.com", "API.Example.com:8000", "a.b.internal", "api.example.com.:80", "a.internal.")
-SERVED += ("a.internal:80", "[::1]:80")
-OTHERS = (None, "", "example.com", "evil.api.example.com", "internal", "api.example.com.evil.net", ".internal")
-OTHERS += ("evil.net#.internal", "evil.net/.internal", "a..internal", "api.example.com:\u00b2")
+SERVED = (
+    *("api.example.com", "API.Example.com:8000", "a.b.internal", "api.example.com.:80", "a.internal."),
+    *("a.internal:80", "[::1]:80"),
+)
+OTHERS = (
+    *(None, "", "example.com", "evil.api.example.com", "internal", "api.example.com.evil.net", ".internal"),
+    *("evil.net#.internal", "evil.net/.internal", "a..internal", "api.example.com:\u00b2"),
+)
 
 
 @pytest.mark.parametrize(
