@@ -78,14 +78,6 @@ def test_ready_is_every_place_and_nothing_less() -> None:
     assert not children.is_ready()
 
 
-def test_a_child_in_whose_place_another_serves_is_not_missed() -> None:
-    children, _ = make()
-    left = child(0)
-    children.all.add(left)
-    assert not children.remove(left)
-    assert children.is_ready()
-
-
 def test_each_start_comes_later_until_there_is_none() -> None:
     deaths: dict[int, int] = {}
     first, *delays = [delay_after_death(deaths, 0, None, 5.0) for _ in range(MOST_DEATHS + 1)]
