@@ -121,6 +121,17 @@ def test_serves_several_event_loops_at_once() -> None:
         assert answers == {3: [[3, 1]] * 20, 4: [[4, 1]] * 20}
 
 
+async def test_results_leave_when_their_batch_is_done() -> None:
+    async with occupied() as (batcher, backend):
+        first, second = await begin(batcher, job(5)), await begin(batcher, job(6, 6))
+        backend.permit(2)
+        assert pooled(await first) == [[5, 1]]
+        await asyncio.to_thread(backend.wait_for_runs, 3)
+        assert not second.done()
+        backend.permit()
+        assert pooled(await second) == [[12, 2]]
+
+
 @pytest.mark.parametrize(
     ("workers", "requests", "run"),
     [
@@ -284,6 +295,18 @@ async def test_a_bad_text_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
     assert "OSError: no such row" in caplog.text
     assert "Traceback" in caplog.text
     assert "987654" not in caplog.text
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), GeneratorExit()])
+async def test_a_worker_outlives_whatever_its_backend_raises(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(on_token={5: error}) as (batcher, _):
+        with pytest.raises(InferenceFailed):
+            await batcher.submit([job(5)])
+        assert pooled(await batcher.submit([job(7, 7, 7)])) == [[21, 3]]
+        assert batcher.is_alive()
+    assert type(error).__name__ in caplog.text
 
 
 async def test_a_failed_text_takes_the_rest_of_its_request_out_of_the_queue() -> None:
