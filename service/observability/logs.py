@@ -15,8 +15,9 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from io import FileIO
 from queue import SimpleQueue
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from typing import IO, Any
 
 import orjson
@@ -31,9 +32,6 @@ LAST_LINES_SECONDS = 1.0  # that the end waits for a reader
 _request_logger = logging.getLogger(REQUEST_LOGGER)
 
 _NOT_SHOWN = frozenset({"time", "level", "logger", "message", "settings"})  # of a line for a person, or not again
-
-# uvicorn's lines about start and end; the server writes its own.
-_CHATTY_LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 
 
 class JsonHandler(logging.Handler):
@@ -52,25 +50,34 @@ class JsonHandler(logging.Handler):
         self._most = select.PIPE_BUF if fields else sys.maxsize  # bytes a write; see `_portions`
         self._waiting: SimpleQueue[bytes | Event] | None = None
         self._is_urgent = Event()
-        self._lost = 0
-        self._loss = Lock()
+        self._lost = 0  # counted under the handler's lock
+        self._told = 0  # of these, in lines
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes one record, or has it written."""
-        self._put(self._to_line(_described(record, self._fields)), is_urgent=record.name != REQUEST_LOGGER)
+        message, fields = str(record.msg), getattr(record, "fields", {})
+        with contextlib.suppress(Exception):  # a library's message that its arguments do not fit fails no request
+            message = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            fields = {**fields, "error": describe(record.exc_info[1])}
+        line = self._line(record.created, record.levelname.lower(), record.name, message, fields)
+        self._put(line, is_urgent=record.name != REQUEST_LOGGER)
 
     def write_request(self, fields: Mapping[str, Any]) -> None:
         """Writes the line of an answered request without a record, which costs half as much again."""
-        line = self._to_line({**_head(time.time(), "info", REQUEST_LOGGER, "request"), **self._fields, **fields})
+        line = self._line(time.time(), "info", REQUEST_LOGGER, "request", fields)
         with self.lock or contextlib.nullcontext():
             self._put(line, is_urgent=False)
+
+    def _line(self, seconds: float, level: str, logger: str, message: str, fields: Mapping[str, Any]) -> bytes:
+        head = {"time": timestamp(seconds), "level": level, "logger": logger, "message": message}
+        return self._to_line({**head, **self._fields, **fields})
 
     def _put(self, line: bytes, *, is_urgent: bool) -> None:
         if self._waiting is None:
             _write_all(self._stream, line)
         elif self._waiting.qsize() >= MAX_WAITING:
-            with self._loss:
-                self._lost += 1
+            self._lost += 1
         else:
             self._waiting.put(line)
             if is_urgent:
@@ -114,19 +121,15 @@ class JsonHandler(logging.Handler):
             while not waiting.empty():  # this thread alone empties it
                 group.append(waiting.get())
             lines = [entry for entry in group if isinstance(entry, bytes)]
-            for whole_lines in _portions([*lines, *self._describe_loss()], self._most):
+            if lost := self._lost - self._told:
+                self._told += lost
+                message = f"{lost} lines were left out: no one read the ones before them"
+                lines.append(self._line(time.time(), "warning", __name__, message, {}))
+            for whole_lines in _portions(lines, self._most):
                 _write_all(self._stream, whole_lines)
             for entry in group:
                 if isinstance(entry, Event):
                     entry.set()
-
-    def _describe_loss(self) -> list[bytes]:
-        """The line that says how many were left out, if any was."""
-        with self._loss:  # not the handler's lock, which the logging library holds while it waits for the last lines
-            lost, self._lost = self._lost, 0
-        message = f"{lost} lines were left out: no one read the ones before them"
-        line = {**_head(time.time(), "warning", __name__, message), **self._fields}
-        return [self._to_line(line)] if lost else []
 
 
 def _write_all(stream: IO[bytes], data: bytes) -> None:
@@ -152,21 +155,6 @@ def _portions(lines: Iterable[bytes], most: int) -> Iterator[bytes]:
         portion.append(line)
         size += len(line)
     yield b"".join(portion)
-
-
-def _described(record: logging.LogRecord, fields: Mapping[str, Any]) -> dict[str, Any]:
-    message = str(record.msg)
-    with contextlib.suppress(Exception):  # a library's message that its arguments do not fit fails no request
-        message = record.getMessage()
-    line = _head(record.created, record.levelname.lower(), record.name, message)
-    line |= {**fields, **getattr(record, "fields", {})}
-    if record.exc_info and record.exc_info[1] is not None:
-        line["error"] = describe(record.exc_info[1])
-    return line
-
-
-def _head(seconds: float, level: str, logger: str, message: str) -> dict[str, Any]:
-    return {"time": timestamp(seconds), "level": level, "logger": logger, "message": message}
 
 
 def _to_json(line: dict[str, Any]) -> bytes:
@@ -197,18 +185,13 @@ def configure(level: str, stream: IO[bytes] | None = None, *, fields: Mapping[st
 
     `fields` of every line say which of several processes writes it.
     """
-    handler = JsonHandler(_standard_error() if stream is None else stream, fields)
+    # Unbuffered: a thread stuck in a write would hold a buffer's lock, and the interpreter's end waits for that.
+    handler = JsonHandler(FileIO(sys.stderr.fileno(), "w", closefd=False) if stream is None else stream, fields)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for name in _CHATTY_LOGGERS:
-        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, root.level))  # our server says itself what it does
     return handler
-
-
-def _standard_error() -> IO[bytes]:
-    """Unbuffered: a thread stuck in a write would hold a buffer's lock, and the interpreter's end waits for that."""
-    return open(sys.stderr.fileno(), "wb", buffering=0, closefd=False)
 
 
 def timestamp(seconds: float) -> str:
