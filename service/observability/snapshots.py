@@ -7,9 +7,9 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from operator import add
+from operator import add, itemgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +21,10 @@ from prometheus_client.samples import Exemplar, Sample
 from service.observability import metrics as names
 
 Snapshot = list[dict[str, Any]]
-"""One mapping a metric, of JSON's types: name, documentation, type, and samples of [name, labels, value, exemplar]."""
+"""One mapping a metric, of JSON's types: name, documentation, type, and samples of [name, labels, value, exemplar].
+
+An exemplar is [labels, value, seconds since 1970], or None.
+"""
 
 PAGES_A_SECOND = 4
 _OPEN_METRICS = "application/openmetrics-text"
@@ -63,20 +66,11 @@ GAUGES: Mapping[str, Callable[[float, float], float]] = {
 }
 
 
-def write_page(accept: str, registry: CollectorRegistry, whole: Snapshot | None = None) -> tuple[bytes, str]:
-    """The page and its content type: Prometheus' text format, or OpenMetrics if `accept` names it.
-
-    Called on a thread: it takes 20 microseconds a line. Of several processes `whole`, the metrics of all, is written
-    instead of this one's own.
-    """
-    encode, content_type = choose_encoder(accept)
-    return encode(registry if whole is None else SimpleNamespace(collect=lambda: _metrics_of(whole))), content_type
-
-
 class MetricsPages:
-    """The page for each scrape: of each form written a few times a second at most, else the last one.
+    """The page for each scrape: Prometheus' text format, or OpenMetrics if `accept` names it.
 
-    A page costs milliseconds, and with several processes each of them, while anybody may ask for it.
+    Each form is written a few times a second at most, else the last one is given: a page costs 20 microseconds a line,
+    and with several processes each of them, while anybody may ask for it.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -87,17 +81,18 @@ class MetricsPages:
     async def read(self, accept: str, snapshot: Callable[[], Awaitable[Snapshot | None]]) -> tuple[bytes, str]:
         """The page and its content type; `snapshot` returns the metrics of all processes, None for one alone."""
         accept = _OPEN_METRICS if _OPEN_METRICS in accept else ""  # else a page for each version that is named
-        content_type = choose_encoder(accept)[1]
+        encode, content_type = choose_encoder(accept)
         begun, now = self._begun.setdefault(content_type, deque(maxlen=PAGES_A_SECOND)), time.monotonic()
         page = self._pages.get(content_type)
         if page is None or (page.done() and (len(begun) < PAGES_A_SECOND or now >= begun[0] + 1)):
             begun.append(now)
-            page = self._pages[content_type] = asyncio.create_task(self._write(accept, snapshot))
+            page = self._pages[content_type] = asyncio.create_task(self._write(encode, snapshot))
         return await asyncio.shield(page), content_type  # whoever leaves ends it for no other
 
-    async def _write(self, accept: str, snapshot: Callable[[], Awaitable[Snapshot | None]]) -> bytes:
-        page, _ = await asyncio.to_thread(write_page, accept, self._registry, await snapshot())
-        return page
+    async def _write(self, encode: Callable[[Any], bytes], snapshot: Callable[[], Awaitable[Snapshot | None]]) -> bytes:
+        whole = await snapshot()
+        source = self._registry if whole is None else SimpleNamespace(collect=lambda: _metrics_of(whole))
+        return await asyncio.to_thread(encode, source)
 
 
 def _metrics_of(snapshot: Snapshot) -> Iterator[Metric]:
@@ -117,7 +112,10 @@ def take_snapshot(registry: CollectorRegistry) -> Snapshot:
             "name": metric.name,
             "documentation": metric.documentation,
             "type": metric.type,
-            "samples": [[sample.name, sample.labels, sample.value, _plain(sample)] for sample in metric.samples],
+            "samples": [
+                [sample.name, sample.labels, sample.value, sample.exemplar and list(sample.exemplar)]
+                for sample in metric.samples
+            ],
         }
         for metric in registry.collect()
     ]
@@ -136,24 +134,11 @@ def merge_snapshots(snapshots: Iterable[Snapshot]) -> Snapshot:
             if (found := whole["samples"].get(key)) is None:
                 whole["samples"][key] = [name, labels, number, exemplar]
             else:
-                found[2:] = combine(found[2], number), _latest(found[3], exemplar)
+                exemplars = filter(None, (found[3], exemplar))
+                found[2:] = combine(found[2], number), max(exemplars, key=itemgetter(2), default=None)
     return [{**whole, "samples": list(whole["samples"].values())} for whole in merged.values()]
 
 
 def totals_of(snapshot: Snapshot) -> Snapshot:
     """What stays of a process that has ended: its counters and histograms, for a total never falls."""
     return [metric for metric in snapshot if metric["type"] in ("counter", "histogram")]
-
-
-def _plain(sample: Sample) -> list[Any] | None:
-    """An exemplar's labels, value and time."""
-    found = sample.exemplar
-    if found is None:
-        return None
-    return [found.labels, found.value, None if found.timestamp is None else float(found.timestamp)]
-
-
-def _latest(ours: Sequence[Any] | None, theirs: Sequence[Any] | None) -> Sequence[Any] | None:
-    if ours is None or theirs is None:
-        return ours or theirs
-    return max(ours, theirs, key=lambda exemplar: exemplar[2] or 0.0)

@@ -17,6 +17,7 @@ import promql_parser
 import pytest
 import yaml
 from PIL import Image
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.lib.load import DROPPED, Tally
@@ -27,7 +28,6 @@ from deploy.observability.picture import DASHBOARD, Panel, draw, fill_in, read_p
 from deploy.observability.scrape import Prometheus, Series, scraping
 from service.app import create_app
 from service.observability import metrics as names
-from service.observability.snapshots import write_page
 from service.processes.children import ParentMetrics
 from service.services import Readiness
 from service.settings import read_settings
@@ -62,8 +62,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, se
     _, services = create_app(read_settings(["--model", str(tmp_path_factory.mktemp("model"))]), Readiness())
     labels = dict.fromkeys(names.MODEL_LABELS, "x")
     services.metrics.of_model("x").set_model(labels, {})
-    page, _ = write_page("", services.metrics.registry)
-    families = text_string_to_metric_families(page.decode())
+    families = text_string_to_metric_families(generate_latest(services.metrics.registry).decode())
     samples = [(sample.name, sample.labels) for family in families for sample in family.samples]
     for metric in asyncio.run(ParentMetrics(2, lambda: True).gather([])):
         samples += [(name, labels) for name, labels, *_ in metric["samples"]]

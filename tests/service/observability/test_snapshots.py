@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Sequence
+from unittest.mock import AsyncMock
 
 import orjson
 import prometheus_client
@@ -14,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from service.app import create_app
 from service.observability import metrics as names
 from service.observability.metrics import Metrics
-from service.observability.snapshots import GAUGES, Snapshot, merge_snapshots, take_snapshot, totals_of, write_page
+from service.observability.snapshots import GAUGES, MetricsPages, Snapshot, merge_snapshots, take_snapshot, totals_of
 from service.processes.children import ParentMetrics
 from service.services import Readiness
 from service.settings import Settings
@@ -43,6 +44,12 @@ def made(values: Sequence[int], waiting: float) -> CollectorRegistry:
     Gauge(names.QUEUE_OLDEST_AGE, "Largest.", registry=registry).set(waiting)
     Gauge(names.READY, "First.", registry=registry).set(waiting)
     return registry
+
+
+def page(registry: CollectorRegistry, whole: Snapshot | None = None, accept: str = "") -> tuple[str, str]:
+    """The page of a registry, or of all processes, and its content type."""
+    found, content_type = asyncio.run(MetricsPages(registry).read(accept, AsyncMock(return_value=whole)))
+    return found.decode(), content_type
 
 
 def samples(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
@@ -85,9 +92,9 @@ def test_the_newest_exemplar_is_shown() -> None:
         histogram.observe(3, {"request_id": name} if name else None)
         parts.append(sent(take_snapshot(registry)))
     metrics = Metrics([], [])
-    page, content_type = write_page("application/openmetrics-text", metrics.registry, merge_snapshots(parts))
+    found, content_type = page(metrics.registry, merge_snapshots(parts), "application/openmetrics-text")
     assert content_type.startswith("application/openmetrics-text")
-    assert 'size_bucket{le="5.0"} 3.0 # {request_id="new"} 3.0' in page.decode()
+    assert 'size_bucket{le="5.0"} 3.0 # {request_id="new"} 3.0' in found
 
 
 def test_a_page_of_one_snapshot_is_the_page_of_its_registry() -> None:
@@ -95,11 +102,11 @@ def test_a_page_of_one_snapshot_is_the_page_of_its_registry() -> None:
     metrics.count_refusal("overloaded")
     metrics.of_model("m").observe_texts([3, 4], truncated=1)
 
-    def lines(page: bytes) -> list[str]:  # but for what Python and the system count meanwhile
-        return [one for one in page.decode().splitlines() if "polyhead_" in one and names.MEMORY_ANONYMOUS not in one]
+    def lines(whole: Snapshot | None) -> list[str]:  # but for what Python and the system count meanwhile
+        found, _ = page(metrics.registry, whole)
+        return [one for one in found.splitlines() if "polyhead_" in one and names.MEMORY_ANONYMOUS not in one]
 
-    whole = sent(take_snapshot(metrics.registry))
-    assert lines(write_page("", metrics.registry, whole)[0]) == lines(write_page("", metrics.registry)[0])
+    assert lines(sent(take_snapshot(metrics.registry))) == lines(None)
 
 
 def test_every_gauge_of_the_service_says_how_it_is_combined(settings: Settings) -> None:
