@@ -138,26 +138,18 @@ class PlainTokens:
             place += len(part)
         return found
 
-    def is_own(self, kept: slice) -> list[bool]:
-        """Of each kept token, whether it holds any of the text's own characters."""
-        if self.span is None or not self.encodings:
-            return [True] * len(self.ids[kept])
-        start, end = self.span
-        return [first < end and last > start for first, last in self.every("offsets", kept)]
-
-    def offsets(self, kept: slice) -> list[Offset]:
-        """Where each kept token is in the text, as far as it does; (0, 0) for one that does not."""
-        offsets: list[Offset] = self.every("offsets", kept)
-        if self.span is None:
-            return offsets
-        start, end = self.span
-        cut_to_text = [(max(first, start) - start, min(last, end) - start) for first, last in offsets]
-        return [place if own else (0, 0) for place, own in zip(cut_to_text, self.is_own(kept), strict=True)]
-
-    def words(self, kept: slice) -> list[int | None]:
-        """The word that each kept token belongs to; None for one that is not of the text."""
-        words = self.every("word_ids", kept)
-        return [word if own else None for word, own in zip(words, self.is_own(kept), strict=True)]
+    def encoding(self, kept: slice) -> KeptEncoding:
+        """What the library says of the kept tokens; those without a character of the text's own count as special."""
+        tokens, offsets, word_ids = (self.every(name, kept) for name in ("tokens", "offsets", "word_ids"))
+        special = [0] * len(tokens)
+        if self.span is not None:
+            start, end = self.span
+            for place, (first, last) in enumerate(offsets):
+                if first < end and last > start:
+                    offsets[place] = (max(first, start) - start, min(last, end) - start)
+                else:
+                    offsets[place], word_ids[place], special[place] = (0, 0), None, 1
+        return KeptEncoding(tokens, offsets, word_ids, special)
 
 
 @dataclass(frozen=True)
@@ -212,19 +204,18 @@ class RowTemplate:
         if self.has_types:
             of_texts = [[kind] * len(part) for kind, part in zip(self.text_types, parts, strict=True)]
             type_ids = np.array(_around(self.types, of_texts), dtype=np.int64)
-        if len(texts) > 1:
-            own = [text.is_own(place) for text, place in zip(texts, kept, strict=True)]
-            segments = self._filled(None, [[text if mine else None for mine in part] for text, part in enumerate(own)])
+        found: list[KeptEncoding] = []
         if texts[0].encodings:
-            places = list(zip(texts, kept, strict=True))
+            found = [text.encoding(place) for text, place in zip(texts, kept, strict=True)]
             encoding = KeptEncoding(
-                tokens=_around(self.names, [text.every("tokens", place) for text, place in places]),
-                offsets=self._filled((0, 0), [text.offsets(place) for text, place in places]),
-                word_ids=self._filled(None, [text.words(place) for text, place in places]),
-                special_tokens_mask=self._filled(
-                    1, [[int(not own) for own in text.is_own(place)] for text, place in places]
-                ),
+                tokens=_around(self.names, [one.tokens for one in found]),
+                offsets=self._filled((0, 0), [one.offsets for one in found]),
+                word_ids=self._filled(None, [one.word_ids for one in found]),
+                special_tokens_mask=self._filled(1, [one.special_tokens_mask for one in found]),
             )
+        if len(texts) > 1:
+            own = [[None if added else text for added in one.special_tokens_mask] for text, one in enumerate(found)]
+            segments = self._filled(None, own or [[text] * len(part) for text, part in enumerate(parts)])
         return TokenizedInput(
             input_ids=np.array(ids, dtype=np.int64),
             truncated=len(ids) < full_length,
