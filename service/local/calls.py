@@ -3,7 +3,7 @@
 import asyncio
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
@@ -165,7 +165,7 @@ class EncodeCall:
         """The inputs as tokens, a portion at a time."""
         plan = self.plan
         for start in range(0, len(plan.inputs), PORTION_TEXTS):
-            names = self.names.after(start)
+            names = replace(self.names, start=start)
             portion = await self.runner.tokenize(
                 plan.inputs[start : start + PORTION_TEXTS],
                 truncate=plan.request.truncate,

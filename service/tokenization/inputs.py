@@ -3,9 +3,11 @@
 Texts, token ids, or pairs of either. Messages name places, never values.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -45,17 +47,15 @@ class Inputs:
     id_pairs: Sequence[Sequence[TokenIds]] | None = None
 
     def __len__(self) -> int:
-        forms = (self.texts, self.token_ids, self.text_pairs, self.id_pairs)
-        return next((len(form) for form in forms if form is not None), 0)
+        return next((len(form) for form in self._forms if form is not None), 0)
 
     def __getitem__(self, part: slice) -> "Inputs":
         """Some of the rows, in the same form."""
-        return Inputs(
-            texts=self.texts and self.texts[part],
-            token_ids=self.token_ids and self.token_ids[part],
-            text_pairs=self.text_pairs and self.text_pairs[part],
-            id_pairs=self.id_pairs and self.id_pairs[part],
-        )
+        return Inputs(*(form and form[part] for form in self._forms))
+
+    @property
+    def _forms(self) -> tuple[Any, ...]:
+        return self.texts, self.token_ids, self.text_pairs, self.id_pairs
 
     @property
     def rows(self) -> Iterable[Sequence[str]]:
@@ -75,14 +75,14 @@ class InputNames:
     Attributes:
         listed: the list of them; empty where each has a name of its own.
         singles: names of those that come before the list.
-        start: number of the first, where these are a part of the list.
         each: the name of each, if they do not count up one list.
+        start: how many come before these, which are a part of all.
     """
 
     listed: str = "inputs"
     singles: tuple[str, ...] = ()
-    start: int = 0
     each: Sequence[str] | None = None
+    start: int = 0
 
     @property
     def all(self) -> str:
@@ -94,17 +94,10 @@ class InputNames:
         """What `param` calls all of them: one field."""
         return self.listed or self.singles[0]
 
-    def after(self, count: int) -> "InputNames":
-        """The names of the inputs behind the first `count`."""
-        if not count:
-            return self
-        each = None if self.each is None else self.each[count:]
-        return replace(self, singles=(), start=self.start + count - len(self.singles), each=each)
-
     def of(self, index: int) -> str:
         """What messages call one of them."""
-        known = self.singles if self.each is None else self.each
-        return known[index] if index < len(known) else f"{self.listed}[{index - len(known) + self.start}]"
+        known, place = self.singles if self.each is None else self.each, self.start + index
+        return known[place] if place < len(known) else f"{self.listed}[{place - len(known)}]"
 
 
 INPUTS = InputNames()
@@ -189,15 +182,13 @@ async def tokenize(
             long one where cutting is not allowed; DeadlineExceeded.
     """
     from_start = truncate == "start"
-    if (ids := inputs.token_ids) is not None:
-        read = partial(_read_ids, ids, names, vocab_size, tokenizer.max_sequence_length)
-        return await tokenizer.read_ids(len(ids) + sum(map(len, ids)), read, deadline)
     try:
-        if (pairs := inputs.id_pairs) is not None:
-            join = partial(_join_ids, tokenizer, pairs, names, vocab_size, pair_truncation, from_start=from_start)
+        if inputs.token_ids is not None or inputs.id_pairs is not None:
+            read = partial(_read_ids, tokenizer, inputs, names, vocab_size, pair_truncation, from_start=from_start)
+            ids = inputs.token_ids or list(chain.from_iterable(inputs.id_pairs or ()))
             # A row of a pair takes as long as eight ids by themselves: its segments and types are made too.
-            cost = 8 * sum(2 + len(first) + len(second) for first, second in pairs)
-            found = await tokenizer.read_ids(cost, join, deadline)
+            cost = (8 if inputs.id_pairs else 1) * (len(ids) + sum(map(len, ids)))
+            found = await tokenizer.read_ids(cost, read, deadline)
         elif (text_pairs := inputs.text_pairs) is not None:
             found = await tokenizer.encode_pairs(
                 text_pairs,
@@ -225,37 +216,28 @@ async def tokenize(
     return found
 
 
-def _read_ids(ids: Sequence[TokenIds], names: InputNames, vocab_size: int, max_length: int) -> list[TokenizedInput]:
-    """Token ids as they are given: they are never cut, the special tokens among them are the caller's."""
-    checked = []
-    for index, row in enumerate(ids):
-        if len(row) > max_length:
-            raise TooLarge.at(
-                names.of(index), f"{len(row)} token ids, the model takes {max_length}; token ids are never cut"
-            )
-        _check_ids(row, names.of(index), vocab_size)
-        checked.append(TokenizedInput(np.array(row, dtype=np.int64), False, len(row), None))
-    return checked
-
-
-def _join_ids(
+def _read_ids(
     tokenizer: Tokenizer,
-    pairs: Sequence[Sequence[TokenIds]],
+    inputs: Inputs,
     names: InputNames,
     vocab_size: int,
     truncation: PairTruncation,
     *,
     from_start: bool,
 ) -> list[TokenizedInput]:
-    for index, pair in enumerate(pairs):
-        for ids in pair:
-            _check_ids(ids, names.of(index), vocab_size)
-    return tokenizer.join_ids(pairs, truncation, from_start=from_start)
-
-
-def _check_ids(ids: TokenIds, name: str, vocab_size: int) -> None:
-    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
-        raise Invalid.at(name, f"a token id is out of range, expected 0 to {vocab_size - 1}")
+    """Token ids as they are given, the special tokens among them the caller's; pairs of them in their template."""
+    most = tokenizer.max_sequence_length if inputs.id_pairs is None else math.inf
+    for index, row in enumerate(inputs.id_pairs or zip(inputs.token_ids or ())):
+        for ids in row:
+            if len(ids) > most:
+                raise TooLarge.at(
+                    names.of(index), f"{len(ids)} token ids, the model takes {most}; token ids are never cut"
+                )
+            if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+                raise Invalid.at(names.of(index), f"a token id is out of range, expected 0 to {vocab_size - 1}")
+    if inputs.id_pairs is not None:
+        return tokenizer.join_ids(inputs.id_pairs, truncation, from_start=from_start)
+    return [TokenizedInput(np.array(ids, dtype=np.int64), False, len(ids), None) for ids in inputs.token_ids or ()]
 
 
 def refuse_surrogates(inputs: Inputs, names: InputNames) -> None:
