@@ -95,17 +95,13 @@ class ServedModel:
             "provider": runtime.provider,
             "engine": runtime.engine,
         }
-        self.metrics.set_model(
-            labels,
-            {
-                names.WORKERS: runtime.workers,
-                names.INTRA_OP_THREADS: runtime.intra_op_threads,
-                names.QUEUE_LIMIT_TOKENS: self._queue_tokens,
-                names.MODEL_LOAD: load_seconds,
-            },
-        )
+        self.metrics.set_model(labels)
         self.metrics.watch(
             {
+                names.WORKERS: lambda: runtime.workers,
+                names.INTRA_OP_THREADS: lambda: runtime.intra_op_threads,
+                names.QUEUE_LIMIT_TOKENS: lambda: self._queue_tokens,
+                names.MODEL_LOAD: lambda: load_seconds,
                 names.QUEUE_TEXTS: lambda: runner.batcher.queued_texts,
                 names.QUEUE_TOKENS: lambda: runner.batcher.queued_tokens,
                 names.QUEUE_OLDEST_AGE: lambda: runner.batcher.oldest_age,

@@ -87,9 +87,7 @@ class Metrics:
     """
 
     def __init__(self, routes: Iterable[tuple[str, str, int]], reasons: Iterable[str]) -> None:
-        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # published without annotations
-        self.registry = registry = CollectorRegistry()
-        prometheus_client.ProcessCollector(registry=registry)
+        self.registry = registry = make_registry("this process")
         prometheus_client.PlatformCollector(registry=registry)
         prometheus_client.GCCollector(registry=registry)
         request_duration = Histogram(
@@ -117,7 +115,6 @@ class Metrics:
         gauge = functools.partial(Gauge, registry=registry)
         self.in_flight = gauge(REQUESTS_IN_FLIGHT, "Requests being answered.")
         self.ready = gauge(READY, "1 while the process takes traffic, else 0.")
-        add_resources(registry, "this process")
         self._families = _families(registry)
         self._models: dict[str, ModelMetrics] = {}
 
@@ -145,7 +142,9 @@ class Metrics:
 
     def observe_context(self, context: RequestContext, seconds: float, *, has_answer: bool) -> None:
         """Counts one finished request; where its route runs the model, answers have objectives of their own."""
-        self._duration_of(context.route, context.method, context.status).observe(seconds, _exemplar(context))
+        name, value = ("trace_id", context.trace_id) if context.trace_id else ("request_id", context.request_id)
+        exemplar = {name: value} if len(name) + len(value) <= _EXEMPLAR_CHARACTERS else None
+        self._duration_of(context.route, context.method, context.status).observe(seconds, exemplar)
         if context.status == 504 and context.has_own_deadline:
             self._caller_deadlines.inc()
         if context.status == 200 and has_answer and context.tokens and (of := self._models.get(context.model)):
@@ -156,13 +155,17 @@ class Metrics:
             self.count_refusal(context.error_code)
 
 
-def add_resources(registry: CollectorRegistry, whose: str) -> None:
-    """Adds what this process uses, and the limits of what it stands for."""
+def make_registry(whose: str) -> CollectorRegistry:
+    """A registry with what this process uses, and the limits of what it stands for."""
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # published without annotations
+    registry = CollectorRegistry()
+    prometheus_client.ProcessCollector(registry=registry)
     gauge = functools.partial(Gauge, registry=registry)
     gauge(CPU_LIMIT, f"Cores that affinity and cgroup leave {whose}.").set(core_limit())
     gauge(MEMORY_LIMIT, f"Memory that cgroup and machine leave {whose}.").set(memory_limit() or math.nan)
     unmapped = "Memory that the kernel cannot take back by reading a file again: without mapped weights."
     gauge(MEMORY_ANONYMOUS, unmapped).set_function(anonymous_memory)
+    return registry
 
 
 Family = Counter | Gauge | Histogram
@@ -215,12 +218,10 @@ class ModelMetrics:
         self._answers: dict[str, Any] = {size: answer_duration.labels(size, name) for size in SIZES}
         self._own: dict[str, Any] = {key: one.labels(name) for key, one in families.items() if key not in _MORE_LABELS}
 
-    def set_model(self, labels: Mapping[str, str], gauges: Mapping[str, float]) -> None:
-        """Sets which model it is, and gauges by name."""
+    def set_model(self, labels: Mapping[str, str]) -> None:
+        """Sets which model it is."""
         self._families[MODEL_INFO].remove_by_labels({"model": self._name})  # of what had this name before
         self._families[MODEL_INFO].labels(model=self._name, **labels).set(1)
-        for name, value in gauges.items():
-            self._own[name].set(value)
 
     def watch(self, gauges: Mapping[str, Callable[[], float]]) -> None:
         """Reads gauges from here at each scrape, by name."""
@@ -259,10 +260,3 @@ MODEL_LABELS = ("source", "revision", "precision", "weights_sha256", "identity",
 """What `polyhead_model_info` says of a model besides its name."""
 
 _MORE_LABELS = frozenset({STAGE_DURATION, ANSWER_DURATION, MODEL_INFO})
-
-
-def _exemplar(context: RequestContext) -> dict[str, str] | None:
-    if context.trace_id is not None:
-        return {"trace_id": context.trace_id}
-    is_short = len("request_id") + len(context.request_id) <= _EXEMPLAR_CHARACTERS
-    return {"request_id": context.request_id} if is_short else None

@@ -10,8 +10,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Literal, Self
 
-import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import Counter, Gauge
 
 from service.observability import metrics as names
 from service.observability.snapshots import Snapshot, merge_snapshots, take_snapshot, totals_of
@@ -201,13 +200,10 @@ class ParentMetrics:
     """The metrics of all: the parent's own, its children's, and the last counts known of children that ended."""
 
     def __init__(self, processes: int, is_ready: Callable[[], bool]) -> None:
-        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # published without annotations
-        self._registry = CollectorRegistry()
-        prometheus_client.ProcessCollector(registry=self._registry)
+        self._registry = names.make_registry("all processes")
         gauge = partial(Gauge, registry=self._registry)
         gauge(names.PROCESSES, "Processes that serve, without the one that starts them.").set(processes)
         gauge(names.READY, "1 while all processes take traffic, else 0.").set_function(lambda: float(is_ready()))
-        names.add_resources(self._registry, "all processes")
         self.restarts = Counter(
             names.PROCESS_RESTARTS,
             "Processes started instead of ones that died. What one counted since the last scrape is lost with it.",

@@ -61,7 +61,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, se
     """Every series that the service exports, as one process or as several, with the values of its labels."""
     _, services = create_app(read_settings(["--model", str(tmp_path_factory.mktemp("model"))]), Readiness())
     labels = dict.fromkeys(names.MODEL_LABELS, "x")
-    services.metrics.of_model("x").set_model(labels, {})
+    services.metrics.of_model("x").set_model(labels)
     families = text_string_to_metric_families(generate_latest(services.metrics.registry).decode())
     samples = [(sample.name, sample.labels) for family in families for sample in family.samples]
     for metric in asyncio.run(ParentMetrics(2, lambda: True).gather([])):
