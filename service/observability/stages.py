@@ -50,10 +50,9 @@ def open_tracing(endpoint: str, share: float) -> "OpenTelemetryTracing | None":
     try:
         from service.observability.tracing import OpenTelemetryTracing  # noqa: PLC0415 - loaded when it is used
     except ModuleNotFoundError as error:
-        message = (
+        raise TracingUnavailable(
             f"--trace-endpoint needs the extra tracing (no module {error.name}): pip install '.[cpu,server,tracing]'"
-        )
-        raise TracingUnavailable(message) from error
+        ) from error
     return OpenTelemetryTracing.to_collector(endpoint, share=share)
 
 

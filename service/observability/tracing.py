@@ -58,9 +58,11 @@ class RequestTrace:
     def __init__(self, tracer: trace.Tracer, context: RequestContext) -> None:
         self._tracer = tracer
         self._epoch = time.time_ns() - round(time.monotonic() * _NANOSECONDS)
+        names = ("traceparent", "tracestate")  # an empty one is as good as none
+        carrier = {name: context.headers.get(name.encode("ascii"), b"").decode("latin-1") for name in names}
         self._span = tracer.start_span(
             f"{context.method} {context.route}",
-            context=_PROPAGATOR.extract(_carrier(context)),
+            context=_PROPAGATOR.extract(carrier),
             kind=SpanKind.SERVER,
             attributes={
                 "http.request.method": context.method,
@@ -105,8 +107,3 @@ class RequestTrace:
     def _nanoseconds(self, moment: float) -> int:
         """A `time.monotonic()` as nanoseconds since 1970. One request has one difference between the clocks."""
         return self._epoch + round(moment * _NANOSECONDS)
-
-
-def _carrier(context: RequestContext) -> dict[str, str]:
-    names = (b"traceparent", b"tracestate")
-    return {name.decode("ascii"): context.headers[name].decode("latin-1") for name in names if name in context.headers}

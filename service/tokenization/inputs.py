@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +25,7 @@ Truncate = bool | Literal["start"]
 """What happens to a text that is too long: true cuts its end off, `"start"` its start, false refuses it."""
 
 Cut = Literal["NONE", "START", "END"]
-CUTS: Mapping[Cut, Truncate] = MappingProxyType({"NONE": False, "START": "start", "END": True})
+CUTS: Mapping[Cut, Truncate] = {"NONE": False, "START": "start", "END": True}
 """The same as Cohere and NVIDIA name it."""
 
 

@@ -313,14 +313,11 @@ def expand(item: TokenizedInput, expansion: QueryExpansion) -> TokenizedInput:
     )
 
 
-def in_windows(
-    source: str, text: PlainTokens, template: RowTemplate, max_sequence_length: int, overlap: int
-) -> TokenizedInput:
-    """A text as windows of the greatest length, the last one shorter; its `input_ids` are of all of them.
+def in_windows(source: str, text: PlainTokens, template: RowTemplate, room: int, overlap: int) -> TokenizedInput:
+    """A text as windows of `room` tokens of its own, the last one shorter; its `input_ids` are of all of them.
 
     Neighbours share `overlap` tokens, at most half of a window's own.
     """
-    room = max_sequence_length - template.num_added
     overlap = min(overlap, room // 2)
     starts = range(0, max(1, len(text.ids) - overlap), room - overlap)
     windows = tuple(template.join([PlainTokens(text.ids[start : start + room])], [slice(None)]) for start in starts)

@@ -136,7 +136,8 @@ class Tokenizer:
 
         def join(found: list[list[PlainTokens]]) -> list[TokenizedInput]:
             plain = dict(zip(distinct, _concatenated(found), strict=True))
-            return [in_windows(text, plain[text], self._template, self.max_sequence_length, overlap) for text in texts]
+            room = self._room(self._template)
+            return [in_windows(text, plain[text], self._template, room, overlap) for text in texts]
 
         distinct = list(dict.fromkeys(texts))
         parts = _parts(distinct, partial(self._plain_tokens, ids_only=ids_only))
