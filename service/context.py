@@ -4,6 +4,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 from service.errors import HeldTooMuch, Invalid
@@ -22,6 +23,7 @@ _LISTS = (b"accept", b"accept-encoding", b"if-none-match")  # several lines are 
 _NUMBER = re.compile(rb"[0-9]{1,32}(\.[0-9]{1,32})?([eE][+-]?[0-9]{1,3})?")
 
 
+@dataclass(slots=True, eq=False)
 class ByteBudget:
     """How many bytes the process holds for all requests together: of their bodies, or of their answers, unread too.
 
@@ -33,25 +35,22 @@ class ByteBudget:
         on_full: called for each request that is refused, to make room for those behind it.
     """
 
-    def __init__(self, limit: int, what: str) -> None:
-        self.limit = limit
-        self.what = what
-        self.held = 0
-        self.on_full: Callable[[], None] = lambda: None
+    limit: int
+    what: str
+    held: int = 0
+    on_full: Callable[[], None] = lambda: None
 
     def share(self) -> "Share":
         """A request's share, with nothing in it."""
         return Share(self)
 
 
+@dataclass(slots=True, eq=False)
 class Share:
     """What one request holds, until it is given back or left as a context."""
 
-    __slots__ = ("_budget", "held")
-
-    def __init__(self, budget: ByteBudget) -> None:
-        self._budget = budget
-        self.held = 0
+    _budget: ByteBudget
+    held: int = 0
 
     def take(self, size: int) -> None:
         """Holds more; if nothing else is held, whatever it is: its own limits have let it through.

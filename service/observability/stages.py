@@ -5,7 +5,7 @@ While tracing is off a stage costs one look at a context variable, which holds N
 
 import time
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:  # hundreds of modules, and an extra
@@ -62,14 +62,13 @@ def note_stage(name: str, started: float, ended: float | None = None) -> None:
         trace.add_stage(name, started, time.monotonic() if ended is None else ended)
 
 
+@dataclass(slots=True, eq=False)
 class StageTimer:
     """Counts a stage from entry to exit, failed or not. A class: a generator would cost as much again."""
 
-    __slots__ = ("_metrics", "_stage", "_started")
-
-    def __init__(self, metrics: "ModelMetrics", stage: Stage) -> None:
-        self._metrics = metrics
-        self._stage: Stage = stage
+    _metrics: "ModelMetrics"
+    _stage: Stage
+    _started: float = field(init=False)
 
     def __enter__(self) -> None:
         """The stage begins."""
