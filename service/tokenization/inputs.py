@@ -3,7 +3,6 @@
 Texts, token ids, or pairs of either. Messages name places, never values.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -225,17 +224,17 @@ def _read_ids(
     from_start: bool,
 ) -> list[TokenizedInput]:
     """Token ids as they are given, the special tokens among them the caller's; pairs of them in their template."""
-    most = tokenizer.max_sequence_length if inputs.id_pairs is None else math.inf
-    for index, row in enumerate(inputs.id_pairs or zip(inputs.token_ids or ())):
+    pairs, most = inputs.id_pairs, tokenizer.max_sequence_length
+    for index, row in enumerate(pairs or zip(inputs.token_ids or ())):
         for ids in row:
-            if len(ids) > most:
+            if len(ids) > most and pairs is None:
                 raise TooLarge.at(
                     names.of(index), f"{len(ids)} token ids, the model takes {most}; token ids are never cut"
                 )
             if ids and (min(ids) < 0 or max(ids) >= vocab_size):
                 raise Invalid.at(names.of(index), f"a token id is out of range, expected 0 to {vocab_size - 1}")
-    if inputs.id_pairs is not None:
-        return tokenizer.join_ids(inputs.id_pairs, truncation, from_start=from_start)
+    if pairs is not None:
+        return tokenizer.join_ids(pairs, truncation, from_start=from_start)
     return [TokenizedInput(np.array(ids, dtype=np.int64), False, len(ids), None) for ids in inputs.token_ids or ()]
 
 
