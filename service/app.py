@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from service.context import ByteBudget, context_of
+from service.context import ByteBudget, Share, context_of
 from service.errors import InternalError, NotFound, ServiceError
 from service.http.access import CrossOriginPolicy, HostAndPortPolicy, KeyRing
 from service.http.body import check_accept, check_media, check_structure, read_body
@@ -65,7 +65,7 @@ def make_handler(route: Route, services: Services) -> Handler:
         check_media(context.headers)
         if not route.body_error_shapes:  # else a refusal's shape is known with the body
             check_accept(context.headers, content_types)
-        with services.body_budget.share() as share:
+        with Share(services.body_budget) as share:
             raw = await read_body(request.receive, context.headers, settings.max_body_bytes, share)
             if route.body_error_shapes:
                 context.error_shape = route.error_shape_of(raw)

@@ -40,14 +40,10 @@ class ByteBudget:
     held: int = 0
     on_full: Callable[[], None] = lambda: None
 
-    def share(self) -> "Share":
-        """A request's share, with nothing in it."""
-        return Share(self)
-
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """What one request holds, until it is given back or left as a context."""
+    """What one request holds of a budget, at first nothing, until it is given back or left as a context."""
 
     _budget: ByteBudget
     held: int = 0
@@ -123,7 +119,7 @@ class RequestContext:
         Raises:
             HeldTooMuch: all answers together hold as much as they may.
         """
-        share = budget.share()
+        share = Share(budget)
         share.take(size)
         self.at_end.append(share.give_back)
 

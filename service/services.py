@@ -6,7 +6,7 @@ from typing import Literal
 
 from starlette.requests import Request
 
-from service.context import SERVICES_KEY, ByteBudget, RequestContext, context_of
+from service.context import SERVICES_KEY, ByteBudget, RequestContext, Share, context_of
 from service.errors import NotReady
 from service.http.connection import expected_tokens
 from service.http.early_refusal import EarlyRefusals
@@ -152,7 +152,7 @@ def hold_for_model(services: Services, size: int) -> AbstractContextManager[obje
     """
     if not services.models.are_several:
         return nullcontext()
-    share = services.model.bodies.share()
+    share = Share(services.model.bodies)
     share.take(size)
     return share
 

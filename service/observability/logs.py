@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import FileIO
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -30,7 +30,7 @@ MAX_WAITING = 15_000  # lines, some 4 MB; those beyond are left out and counted
 LAST_LINES_SECONDS = 1.0  # that the end waits for a reader
 
 _request_logger = logging.getLogger(REQUEST_LOGGER)
-
+_to_json = partial(orjson.dumps, default=str, option=orjson.OPT_APPEND_NEWLINE)
 _NOT_SHOWN = frozenset({"time", "level", "logger", "message", "settings"})  # of a line for a person, or not again
 
 
@@ -155,10 +155,6 @@ def _portions(lines: Iterable[bytes], most: int) -> Iterator[bytes]:
         portion.append(line)
         size += len(line)
     yield b"".join(portion)
-
-
-def _to_json(line: dict[str, Any]) -> bytes:
-    return orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _to_words(line: dict[str, Any]) -> bytes:

@@ -216,7 +216,8 @@ class ModelMetrics:
         stage_duration, answer_duration = families[STAGE_DURATION], families[ANSWER_DURATION]
         self.stages: dict[Stage, Any] = {stage: stage_duration.labels(stage, name) for stage in get_args(Stage)}
         self._answers: dict[str, Any] = {size: answer_duration.labels(size, name) for size in SIZES}
-        self._own: dict[str, Any] = {key: one.labels(name) for key, one in families.items() if key not in _MORE_LABELS}
+        own = families.keys() - {STAGE_DURATION, ANSWER_DURATION, MODEL_INFO}  # which have more labels
+        self._own: dict[str, Any] = {key: families[key].labels(name) for key in own}
 
     def set_model(self, labels: Mapping[str, str]) -> None:
         """Sets which model it is."""
@@ -258,5 +259,3 @@ class ModelMetrics:
 
 MODEL_LABELS = ("source", "revision", "precision", "weights_sha256", "identity", "provider", "engine")
 """What `polyhead_model_info` says of a model besides its name."""
-
-_MORE_LABELS = frozenset({STAGE_DURATION, ANSWER_DURATION, MODEL_INFO})

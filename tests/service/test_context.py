@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.context import ByteBudget, RequestContext
+from service.context import ByteBudget, RequestContext, Share
 from service.errors import HeldTooMuch, Invalid
 from tests.service.conftest import Serve, bodies
 from tests.service.fake_engine import MODEL_NAME
@@ -60,7 +60,7 @@ def test_trace_id_is_the_callers_and_what_is_no_traceparent_is_ignored() -> None
 
 def test_shares_are_taken_up_to_the_limit_and_given_back() -> None:
     budget = ByteBudget(10, "answers")
-    with budget.share() as first, budget.share() as second:
+    with Share(budget) as first, Share(budget) as second:
         first.take(4)
         second.take(6)
         with pytest.raises(HeldTooMuch, match="too many answers are held") as refused:
@@ -76,11 +76,11 @@ def test_shares_are_taken_up_to_the_limit_and_given_back() -> None:
 
 def test_what_is_alone_is_taken_whatever_its_size() -> None:
     budget = ByteBudget(10, "answers")
-    with budget.share() as share:
+    with Share(budget) as share:
         share.take(11)
         with pytest.raises(HeldTooMuch):
-            budget.share().take(1)
-    budget.share().take(12)
+            Share(budget).take(1)
+    Share(budget).take(12)
 
 
 TENSOR = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["cat"]}
@@ -91,7 +91,7 @@ def test_answers_of_every_route_are_counted_and_given_back(serve: Serve) -> None
     answers = served.services.model.answers
     for path, body in {**bodies("cat"), f"/v2/models/{MODEL_NAME}/infer": {"inputs": [TENSOR]}}.items():
         assert (served.client.post(path, json=body).status_code, answers.held) == (200, 0), path
-        with answers.share() as other:
+        with Share(answers) as other:
             other.take(1)
             response = served.client.post(path, json=body)
             assert (response.status_code, response.headers["retry-after"]) == (429, "1"), path

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers.packing import bytes_of, serialize_in_pieces
-from service.context import context_of
+from service.context import Share, context_of
 from service.errors import Invalid, MalformedBody, ModelNotFound, NotReady, TooLarge, UnsupportedMedia
 from service.http.body import check_accept, check_structure, read_body
 from service.http.response import JSON, respond
@@ -269,7 +269,7 @@ async def answer_infer(request: Request) -> Response:
     require_task(request, "embedding")
     _check_media(given)
     refuse_early(services, context)
-    with services.body_budget.share() as share:
+    with Share(services.body_budget) as share:
         raw = await read_body(request.receive, given, services.settings.max_body_bytes, share)
         with hold_for_model(services, share.held):
             inference, texts = await read_request(raw, given.get(HEADER_LENGTH), services.settings)
