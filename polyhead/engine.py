@@ -111,7 +111,7 @@ class Engine:
         self._calls = CallLoop()
         if origin is not None:
             _opened[origin] = self
-        atexit.register(self.close, 0.0)  # where no one closed it, as after Ctrl-C: see `BatchExecutor.close`
+        atexit.register(self.close, 0.0)  # where no one closed it, as after Ctrl-C: see `Batcher.close`
 
     @classmethod
     def load(

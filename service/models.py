@@ -1,7 +1,7 @@
 """The models that one process serves: how a request finds its model, and the parts that each has of its own.
 
 Each has a queue and workers of its own, so a flood on one fills no other's queue, and runs on the cores that the others
-leave (`service.batching.executor`). Each may hold its part of the bytes of bodies and answers. Changed on the event
+leave (`service.batching.cores`). Each may hold its part of the bytes of bodies and answers. Changed on the event
 loop.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
 from model.artifact import Artifact, ArtifactError, Manifest, identity, read_manifest
-from service.batching.executor import CoreShare, CoreShares
+from service.batching.cores import CoreShare, CoreShares
 from service.context import ByteBudget
 from service.errors import ModelNotFound, NotReady, Overloaded
 from service.machine import usable_cores
@@ -168,7 +168,7 @@ class Models:
             if runner := model.loaded:
                 self._by_name.setdefault(runner.manifest.model, model)
                 if self.are_several and model.cores is None:
-                    model.cores = runner.batcher.executor.cores = self._cores.join()  # from the next run on
+                    model.cores = runner.batcher.cores = self._cores.join()  # from the next run on
             model.bodies.limit = self._settings.max_held_body_bytes // len(self)
             model.answers.limit = self._settings.max_held_answer_bytes // len(self)
 

@@ -2,7 +2,7 @@
 
 import math
 
-from service.errors import Overloaded
+from service.errors import Overloaded, ServiceError
 
 CLOSED = "this process no longer takes work; another one may"
 _DECAY = 0.98  # weight of the past at every batch: about fifty batches, under a second of one loaded core
@@ -13,9 +13,16 @@ _MIN_RETRY, _MAX_RETRY = 0.1, 60.0  # seconds; sooner the queue is still full, b
 
 
 class DrainRate:
-    """Tokens a second of a worker that has enough to do, smoothed over the last batches. One thread at a time."""
+    """Tokens a second of workers that have enough to do, smoothed over the last batches. One thread at a time.
 
-    def __init__(self) -> None:
+    Args:
+        workers: that drain the queue.
+        max_delay: seconds that any request may have to wait, beside 16 times its own run.
+    """
+
+    def __init__(self, workers: int, max_delay: float = math.inf) -> None:
+        self.workers = workers
+        self._max_delay = max_delay
         self._tokens = 0.0
         self._seconds = 0.0
         self._runs = 0.0
@@ -28,51 +35,46 @@ class DrainRate:
         grows with each.
         """
         if self._seconds:
-            usual = max(self._seconds / self._runs, self.seconds_for(tokens, workers=1))
+            usual = max(self._seconds / self._runs, self.seconds_for(tokens) * self.workers)
             seconds = min(seconds, _MAX_RATIO * usual)
         self._tokens = self._tokens * _DECAY + tokens
         self._seconds = self._seconds * _DECAY + seconds
         self._runs = self._runs * _DECAY + 1
 
-    def seconds_for(self, tokens: int, workers: int) -> float:
-        """Seconds in which that many workers drain that many tokens; 0 before the first batch."""
-        return tokens * self._seconds / (self._tokens * workers) if self._tokens else 0.0
+    def seconds_for(self, tokens: int) -> float:
+        """Seconds in which the workers drain that many tokens; 0 before the first batch."""
+        return tokens * self._seconds / (self._tokens * self.workers) if self._tokens else 0.0
 
-    def retry_after(self, tokens: int, workers: int) -> float:
+    def retry_after(self, tokens: int) -> float:
         """Seconds after which a client should try again: as above, between 0.1 and 60, and 1 before the first batch."""
         if not self._tokens:
             return _UNKNOWN
-        return min(_MAX_RETRY, max(_MIN_RETRY, self.seconds_for(tokens, workers)))
+        return min(_MAX_RETRY, max(_MIN_RETRY, self.seconds_for(tokens)))
+
+    def refusal(self, tokens: int, *, ahead: int, time_left: float = math.inf, again: int = 0) -> Overloaded | None:
+        """Refuses what would wait long: a full queue makes every answer late.
+
+        A large request takes long anyway, so it may wait in proportion: it has its share of the workers meanwhile.
+
+        Args:
+            tokens: of the request.
+            ahead: tokens that run before it has all of its own.
+            time_left: seconds to its deadline; one whose turn would come later is refused.
+            again: tokens of others that were refused and come again, on which it has to wait too if it is refused.
+        """
+        delay = self.seconds_for(ahead)
+        patience = min(self._max_delay + _PATIENCE * self.seconds_for(tokens), time_left)
+        if not delay or delay <= patience:  # with nothing ahead it is tried: only a run shows how fast runs are by now
+            return None
+        excess = round(ahead * (delay - patience) / delay)
+        retry_after = self.retry_after(excess + again)
+        return Overloaded(f"the expected wait is {delay:.2f} s; try again later", retry_after=retry_after)
 
 
-def delay_refusal(
-    rate: DrainRate,
-    tokens: int,
-    *,
-    ahead: int,
-    workers: int,
-    max_delay: float,
-    time_left: float = math.inf,
-    again: int = 0,
-) -> Overloaded | None:
-    """Refuses what would wait long: a full queue makes every answer late.
-
-    A large request takes long anyway, so it may wait in proportion: it has its share of the workers meanwhile.
-
-    Args:
-        rate: of the queue.
-        tokens: of the request.
-        ahead: tokens that run before it has all of its own.
-        workers: that drain the queue.
-        max_delay: seconds that any request may have to wait, beside 16 times its own run.
-        time_left: seconds to its deadline; one whose turn would come later is refused.
-        again: tokens of others that were refused and come again, on which it has to wait too if it is refused.
-    """
-    delay = rate.seconds_for(ahead, workers)
-    patience = min(max_delay + _PATIENCE * rate.seconds_for(tokens, workers), time_left)
-    if not delay or delay <= patience:  # with nothing ahead it is tried: only a run shows how fast runs are by now
-        return None
-    excess = round(ahead * (delay - patience) / delay)
-    return Overloaded(
-        f"the expected wait is {delay:.2f} s; try again later", retry_after=rate.retry_after(excess + again, workers)
-    )
+def refuse(error: ServiceError | None) -> None:
+    """Raises a refusal if there is one. No frame keeps it: it would hold that frame until garbage is collected."""
+    try:
+        if error is not None:
+            raise error
+    finally:
+        del error

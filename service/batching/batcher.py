@@ -2,25 +2,49 @@
 
 It knows neither HTTP nor what a backend is made of. The event loop only puts requests into the queue; a worker that
 becomes free forms its next batch, runs it, and wakes the loop for the requests whose last text is done. There is no
-dispatcher thread and no polling.
+dispatcher thread and no polling. Queue, requests and workers are guarded by one lock; the backend runs outside it.
 """
 
-import asyncio
+import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from queue import SimpleQueue
 
-from service.batching.admission import CLOSED, delay_refusal
-from service.batching.executor import BatchExecutor
-from service.batching.jobs import Job, JobResult, PendingRequest
-from service.batching.queue import BatchLimits, JobQueue
-from service.errors import DeadlineExceeded, NotReady, Overloaded, ServiceError, TooLarge
-from service.inference.backend import Backend
+from service.batching.admission import CLOSED, DrainRate, refuse
+from service.batching.jobs import Job, JobResult, PendingRequest, collate, deliver, separate
+from service.batching.queue import BatchLimits, JobQueue, QueuedText
+from service.errors import DeadlineExceeded, InferenceFailed, NotReady, Overloaded, ServiceError, TooLarge
+from service.inference.backend import Backend, Cancellation
+from service.machine import lower_thread_priority
 from service.observability.stages import BatchRecord
 
+logger = logging.getLogger(__name__)
+
+FAILED = "inference failed; the log has the details"
+WORKER_NICE = 5
 _MAX_PAIRS = 2**19  # attention weights of a batch a head, over all wanted layers: 25 MB at 12 heads
 _FULL_PADDING = 0.1  # from a full queue 3 % more texts a second than with 0.25, from an emptier one 3 % fewer
+_MIN_SHARE = 64  # tokens; MiniLM-L6 takes 2.1 (fp32) or 2.5 times (int8) as long for each of 8 tokens run alone
+_CANCEL_SECONDS = 1.0  # for a run to end early; ONNX Runtime looks up before every node, and few take longer
+
+
+class Worker:
+    """One worker thread. All but `thread` is guarded by the batcher's lock; times are of `time.monotonic`."""
+
+    __slots__ = ("busy_since", "cancellation", "free_since", "jobs", "retries", "running", "thread")
+
+    def __init__(self, name: str, main: Callable[["Worker"], None]) -> None:
+        self.thread = threading.Thread(target=main, args=(self,), name=name, daemon=True)
+        self.busy_since: float | None = None  # None between runs
+        self.free_since = time.monotonic()  # woken, or done with a run: what its next texts cost begins here
+        self.running: list[QueuedText[PendingRequest]] = []
+        self.jobs: list[Job] = []  # of `running`: a request may be over before its run is, and forgets its jobs then
+        self.retries: deque[QueuedText[PendingRequest]] = deque()  # of a batch that failed, to be run one by one
+        self.cancellation = Cancellation()  # of the current run
 
 
 class Batcher:
@@ -30,7 +54,10 @@ class Batcher:
 
     Attributes:
         max_queue_tokens: tokens that may wait, of all requests together, and so the most one request may have.
-        executor: the worker threads, and how fast they work.
+        rate: how fast the workers drain the queue.
+        workers: the threads. Python cannot stop one: while one is in a run for too long the batcher is not alive, and a
+            new process is the cure.
+        cores: shared with other models of the process, if there are any; entered around each run.
 
     Args:
         backend: closed with the batcher.
@@ -59,18 +86,23 @@ class Batcher:
             max_tokens=max_batch_tokens, max_padding=max_padding, max_pairs=_MAX_PAIRS, max_full_padding=_FULL_PADDING
         )
         self.max_queue_tokens = max_queue_tokens
-        self._max_queue_delay = max_queue_delay
-        self._is_open = False
+        self.rate = DrainRate(workers, max_queue_delay)
+        self.workers = [Worker(f"polyhead-worker-{index}", self._work) for index in range(workers)]
+        self.cores: AbstractContextManager[object] = nullcontext()
+        self._backend = backend
+        self._on_batch = on_batch
+        self._max_run_seconds = max_run_seconds
         self._lock = threading.Lock()
         self._queue: JobQueue[PendingRequest] = JobQueue(limits)
-        self.executor = BatchExecutor(
-            backend, self._queue, self._lock, size=workers, on_batch=on_batch, max_run_seconds=max_run_seconds
-        )
+        self._is_open = False
+        self._idle = 0
+        self._wake_ups: SimpleQueue[None] = SimpleQueue()  # one for each idle worker that is to look at the queue again
 
     def start(self) -> None:
-        """Starts the workers; once."""
-        self.executor.start()
+        """Starts the workers, once; RuntimeError where the system gives no threads."""
         self._is_open = True
+        for worker in self.workers:
+            worker.thread.start()
 
     async def submit(self, jobs: Sequence[Job], *, deadline: float | None = None) -> list[JobResult]:
         """Runs the texts of one request and returns their results in the same order.
@@ -92,14 +124,15 @@ class Batcher:
         """
         if not jobs:
             return []
-        request = PendingRequest(jobs, deadline, asyncio.get_running_loop())
+        request = PendingRequest(jobs, math.inf if deadline is None else deadline)
         self._enqueue(request)
         timer = None
         if deadline is not None:
             timer = request.loop.call_later(deadline - time.monotonic(), self._expire, request)
         try:
             await request.future
-            return request.outcome()
+            results: list[JobResult] = request.outcome()
+            return results
         finally:
             if timer is not None:
                 timer.cancel()
@@ -120,7 +153,8 @@ class Batcher:
                 would leave them idle by chance; they are told half the time.
         """
         with self._lock:
-            return self._delay_refusal(tokens, others=others, again=refused // 2)
+            ahead = self._queue.ahead_of(tokens) + others * tokens
+            return self.rate.refusal(tokens, ahead=ahead, again=refused // 2)
 
     @property
     def queued_texts(self) -> int:
@@ -140,10 +174,18 @@ class Batcher:
 
     def is_alive(self) -> bool:
         """Whether every worker thread lives and none has been in one run for too long."""
-        return self._is_open and self.executor.is_alive()
+        begun = time.monotonic() - self._max_run_seconds
+        with self._lock:
+            return self._is_open and all(
+                worker.thread.is_alive() and (worker.busy_since is None or worker.busy_since >= begun)
+                for worker in self.workers
+            )
 
     def close(self, timeout: float) -> bool:
         """Takes nothing more, finishes the queued texts, joins the workers and closes the backend. Blocks.
+
+        Runs that were abandoned are cancelled and waited for: a thread that comes back from native code to an
+        interpreter that has ended ends the process with SIGABRT.
 
         Returns:
             False if work was left after `timeout` seconds; its requests have failed with `NotReady`. True the second
@@ -151,23 +193,32 @@ class Batcher:
         """
         with self._lock:
             was_open, self._is_open = self._is_open, False
-        return not was_open or self.executor.close(timeout)
+            self._wake(self._idle)
+        if not was_open:
+            return True
+        has_finished = self._join(timeout)
+        if not has_finished:
+            with self._lock:
+                self._abandon()
+                self._cancel_unwanted_runs()
+        if has_finished or self._join(_CANCEL_SECONDS):
+            self._backend.close()
+        else:
+            logger.warning("a run is still going on: the backend stays open until the process ends")
+        return has_finished
 
     def _enqueue(self, request: PendingRequest) -> None:
         """Queues a request, or refuses it before anything of it is queued."""
-        texts = request.queued_texts()
+        texts = [
+            QueuedText(request, index, len(job.input_ids), job.attention_layers)
+            for index, job in enumerate(request.parts)
+        ]
         tokens = sum(text.length for text in texts)
         now = time.monotonic()
         with self._lock:
-            refusal = self._refusal(request, tokens, now)
-            if refusal is None:
-                self._queue.add(request, texts, now)
-                self.executor.wake(len(texts))
-                return
-        try:
-            raise refusal
-        finally:
-            del refusal  # it holds this frame, which would hold it until a collection of garbage finds them
+            refuse(self._refusal(request, tokens, now))
+            self._queue.add(request, texts, now)
+            self._wake(len(texts))
 
     def _refusal(self, request: PendingRequest, tokens: int, now: float) -> ServiceError | None:
         if not self._is_open:
@@ -178,33 +229,130 @@ class Batcher:
             limit = self.max_queue_tokens
             return TooLarge(f"the request has {tokens} tokens, the queue takes {limit} at most: send fewer texts")
         if (excess := self._queue.tokens + tokens - self.max_queue_tokens) > 0:
-            retry_after = self.executor.rate.retry_after(excess, self.executor.size)
+            retry_after = self.rate.retry_after(excess)
             return Overloaded("too many tokens are waiting; try again later", retry_after=retry_after)
-        time_left = math.inf if request.deadline is None else request.deadline - now
-        return self._delay_refusal(tokens, time_left)
-
-    def _delay_refusal(
-        self, tokens: int, time_left: float = math.inf, *, others: int = 0, again: int = 0
-    ) -> Overloaded | None:
-        return delay_refusal(
-            self.executor.rate,
-            tokens,
-            ahead=self._queue.ahead_of(tokens) + others * tokens,
-            workers=self.executor.size,
-            max_delay=self._max_queue_delay,
-            time_left=time_left,
-            again=again,
-        )
+        return self.rate.refusal(tokens, ahead=self._queue.ahead_of(tokens), time_left=request.deadline - now)
 
     def _expire(self, request: PendingRequest) -> None:
         if self._withdraw(request, DeadlineExceeded()):
             request.resolve()
 
-    def _withdraw(self, request: PendingRequest, error: DeadlineExceeded | None = None) -> bool:
+    def _withdraw(self, request: PendingRequest, error: ServiceError | None = None) -> bool:
         """Ends a request that is not settled yet; returns whether it was not."""
         with self._lock:
-            was_waiting = request.fail(error)
+            was_waiting = request.settle(error)
             if was_waiting:
                 self._queue.remove(request)
-                self.executor.cancel_unwanted_runs()
+                self._cancel_unwanted_runs()
         return was_waiting
+
+    def _wake(self, texts: int) -> None:
+        """Tells idle workers that texts came. Lock held."""
+        for _ in range(min(texts, self._idle)):
+            self._idle -= 1
+            self._wake_ups.put(None)
+
+    def _cancel_unwanted_runs(self) -> None:
+        """Cancels runs whose requests have all ended. Lock held."""
+        now = time.monotonic()
+        for worker in self.workers:
+            if worker.running and not any(text.request.is_wanted(now) for text in worker.running):
+                worker.cancellation.cancel()
+
+    def _join(self, timeout: float) -> bool:
+        """Waits for the workers' ends; whether all came in time."""
+        deadline = time.monotonic() + timeout
+        for worker in self.workers:
+            worker.thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(worker.thread.is_alive() for worker in self.workers)
+
+    def _work(self, worker: Worker) -> None:
+        lower_thread_priority(WORKER_NICE)  # with every core computing, the event loop would wait for its turn
+        while self._begin_next(worker):
+            with self.cores:
+                self._run(worker)
+
+    def _begin_next(self, worker: Worker) -> bool:
+        """Gives a worker the next texts that anybody wants, waiting for some; False when there will be none."""
+        with self._lock:
+            worker.busy_since, worker.running, worker.jobs = None, [], []
+            while True:
+                now = time.monotonic()
+                texts = [worker.retries.popleft()] if worker.retries else self._queue.take(self._share())
+                if wanted := [text for text in texts if text.request.is_wanted(now)]:
+                    worker.running, worker.jobs = wanted, [text.request.parts[text.index] for text in wanted]
+                    worker.busy_since, worker.cancellation = now, Cancellation()
+                    return True
+                if not texts:
+                    if not self._is_open:
+                        return False
+                    self._wait()
+                    worker.free_since = time.monotonic()
+
+    def _share(self) -> int:
+        """The most tokens that a worker takes at once: the waiting tokens divided by the workers.
+
+        So no worker idles beside another's pile as the queue runs dry (guided self-scheduling, Polychronopoulos and
+        Kuck 1987). Many workers would cut a small pile into runs of one text, which cost more a token: a share is at
+        least 64 tokens, or half of the pile where that is less, so that a second worker has something to do.
+        """
+        tokens = self._queue.tokens
+        return max(-(-tokens // self.rate.workers), min(_MIN_SHARE, -(-tokens // 2)))
+
+    def _wait(self) -> None:
+        self._idle += 1  # a `threading.Condition` without its Python, which costs a request more
+        self._lock.release()
+        try:
+            self._wake_ups.get()
+        finally:
+            self._lock.acquire()
+
+    def _run(self, worker: Worker) -> None:
+        """Runs one batch. A failure is the batch's alone; the texts of a failed batch are run one by one."""
+        texts, jobs = worker.running, worker.jobs
+        started = time.monotonic()
+        try:
+            batch = collate(jobs, worker.cancellation)
+            output = self._backend.run(batch)
+            seconds = time.monotonic() - started
+            waits = [started - text.request.arrived for text in texts]
+            results = separate(jobs, output, queue_seconds=waits, inference_seconds=seconds)
+        except BaseException as error:  # the backend may raise anything; whatever it is, the worker goes on
+            worker.free_since = time.monotonic()
+            self._on_batch(BatchRecord(0, 0, 0, time.monotonic() - started))
+            if worker.cancellation.is_cancelled:
+                return  # no request waits for any of these texts
+            self._fail(worker, texts, error)
+            return
+        tokens, now = sum(text.length for text in texts), time.monotonic()
+        with self._lock:
+            self.rate.add(tokens, now - worker.free_since)  # with what it waited for a core that another model used
+            worker.free_since = now
+            pairs = zip(texts, results, strict=True)
+            completed = [text.request for text, result in pairs if text.request.complete(text.index, result)]
+            for request in completed:
+                request.settle()
+        deliver(completed)
+        self._on_batch(BatchRecord(len(jobs), tokens, batch.input_ids.size, seconds))
+
+    def _fail(self, worker: Worker, texts: list[QueuedText[PendingRequest]], error: BaseException) -> None:
+        longest = max(text.length for text in texts)
+        logger.error("a batch of %d texts, %d tokens the longest, failed", len(texts), longest, exc_info=error)
+        with self._lock:
+            if len(texts) > 1:
+                worker.retries.extend(texts)
+                return
+            self._fail_request(texts[0].request, InferenceFailed(FAILED), error)
+
+    def _abandon(self) -> None:
+        """Fails the queued requests and those that the workers have taken. Lock held."""
+        taken = {text.request for worker in self.workers for text in (*worker.running, *worker.retries)}
+        for request in (*taken, *self._queue.requests()):
+            self._fail_request(request, NotReady(CLOSED))
+
+    def _fail_request(self, request: PendingRequest, error: ServiceError, cause: BaseException | None = None) -> None:
+        """Fails a request at once, dropping what it has in the queue. Lock held."""
+        error.__cause__ = cause
+        if request.settle(error):
+            self._queue.remove(request)
+            deliver([request])

@@ -1,16 +1,15 @@
-"""What the batcher takes and gives: texts, the request that waits for them, and how texts become one batch and back.
-
-What the batcher's threads do to a request happens under the batcher's lock.
-"""
+"""What the batcher takes and gives: texts, the request that waits for them, and how texts become one batch and back."""
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from service.batching.queue import QueuedRequest, QueuedText
+from service.batching.queue import QueuedRequest
 from service.inference.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array
 
 
@@ -139,38 +138,41 @@ def _of_text(arrays: Float32Array, row: int, *sizes: int) -> Float32Array:
 
 
 class PendingRequest(QueuedRequest):
-    """A request in the batcher, until its results or the failure of the first text that failed are known."""
+    """A request that waits on its event loop while threads work on its parts. All but `future` is guarded by a lock.
 
-    __slots__ = ("_error", "_results", "deadline", "future", "is_settled", "jobs", "loop")
+    Attributes:
+        parts: texts, or other work; results have their order.
+        deadline: of `time.monotonic`; nothing is done for it after that.
+        is_settled: its outcome is known, or no client waits for it: nothing more is done for it then.
+    """
 
-    def __init__(self, jobs: Sequence[Job], deadline: float | None, loop: asyncio.AbstractEventLoop) -> None:
+    __slots__ = ("_error", "_left", "deadline", "future", "is_settled", "loop", "parts", "results")
+
+    def __init__(self, parts: Sequence[Any], deadline: float = math.inf) -> None:
         super().__init__()
-        self.jobs = jobs
-        self.deadline = deadline  # of `time.monotonic`; nothing is run for it after that
-        self.loop = loop
-        self.future: asyncio.Future[None] = loop.create_future()
-        self.is_settled = False  # its outcome is known, or no client waits for it: nothing more is run for it then
+        self.parts = parts
+        self.deadline = deadline
+        self.results: list[Any] = [None] * len(parts)
+        self.is_settled = False
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self.loop.create_future()
+        self._left = len(parts)
         self._error: Exception | None = None
-        self._results: dict[int, JobResult] = {}
-
-    def queued_texts(self) -> list[QueuedText["PendingRequest"]]:
-        """Its texts, as the queue takes them."""
-        return [QueuedText(self, i, len(job.input_ids), job.attention_layers) for i, job in enumerate(self.jobs)]
 
     def is_wanted(self, now: float) -> bool:
         """Whether anybody still waits for it."""
-        return not self.is_settled and (self.deadline is None or now < self.deadline)
+        return not self.is_settled and now < self.deadline
 
-    def complete(self, index: int, result: JobResult) -> bool:
-        """Takes in one text's result; returns whether that settled the request, as its last one."""
+    def complete(self, index: int, result: Any) -> bool:
+        """Takes in one part's result; returns whether it was the last one that a client waits for."""
         if self.is_settled:
             return False
-        self._results[index] = result
-        self.is_settled = len(self._results) == len(self.jobs)
-        return self.is_settled
+        self.results[index] = result
+        self._left -= 1
+        return not self._left
 
-    def fail(self, error: Exception | None) -> bool:
-        """Fails the whole request, for None as one that no client waits for; returns whether that settled it."""
+    def settle(self, error: Exception | None = None) -> bool:
+        """Ends it with its results or a failure, or as one that no client waits for; whether it had not ended yet."""
         if self.is_settled:
             return False
         self._error = error
@@ -182,17 +184,17 @@ class PendingRequest(QueuedRequest):
         if not self.future.done():
             self.future.set_result(None)
 
-    def outcome(self) -> list[JobResult]:
-        """Its results, in the order of its texts, or its failure raised."""
+    def outcome(self) -> Any:
+        """Its results, or its failure raised."""
         if self._error is not None:
             raise self._error
-        return [self._results[index] for index in range(len(self.jobs))]
+        return self.results
 
     def forget(self) -> None:
-        """Drops texts and outcome: a worker may hold the request, and an error what it passed through, long after."""
-        self.jobs = ()
+        """Drops parts and outcome: a thread may hold the request, and an error what it passed through, long after."""
+        self.parts = ()
         self._error = None
-        self._results = {}
+        self.results = []
 
 
 def deliver(settled: Iterable[PendingRequest]) -> None:

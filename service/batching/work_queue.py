@@ -4,7 +4,6 @@ Requests are cut into parts, which take turns by the rule of the batcher's queue
 """
 
 import asyncio
-import contextlib
 import math
 import threading
 import time
@@ -12,8 +11,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from service.batching.admission import CLOSED, DrainRate, delay_refusal
-from service.batching.queue import BatchLimits, JobQueue, QueuedRequest, QueuedText
+from service.batching.admission import CLOSED, DrainRate, refuse
+from service.batching.jobs import PendingRequest, deliver
+from service.batching.queue import BatchLimits, JobQueue, QueuedText
 from service.errors import DeadlineExceeded, InternalError, NotReady, Overloaded
 from service.machine import lower_thread_priority
 
@@ -29,28 +29,14 @@ class Part(NamedTuple):
     work: Callable[[], Any]
 
 
-class _Request(QueuedRequest):
-    """A request that waits for its parts. Guarded by the queue's lock, but for the future, which is its loop's."""
+class _Request(PendingRequest):
+    """Its results are what `join` makes of those of its parts, once it has."""
 
-    __slots__ = ("future", "join", "left", "loop", "parts", "results")
+    __slots__ = ("join",)
 
     def __init__(self, parts: Sequence[Part], join: Callable[[list[Any]], Any]) -> None:
-        super().__init__()
-        self.parts = parts
+        super().__init__(parts)
         self.join = join
-        self.results: list[Any] = [None] * len(parts)
-        self.left = len(parts)
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[tuple[Any, Exception | None]] = self.loop.create_future()
-
-    def resolve(self, result: Any, error: Exception | None = None) -> None:
-        """Tells the event loop its outcome; called on any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: no one waits there any more
-            self.loop.call_soon_threadsafe(self._resolve, result, error)
-
-    def _resolve(self, result: Any, error: Exception | None) -> None:
-        if not self.future.done():
-            self.future.set_result((result, error))
 
 
 class WorkQueue:
@@ -73,15 +59,13 @@ class WorkQueue:
         before_part: Callable[[], object] = lambda: None,
         after_part: Callable[[int], object] = lambda _: None,
     ) -> None:
-        self._num_threads = threads
-        self._max_delay = max_delay
         self._before_part = before_part
         self._after_part = after_part
         self._lock = threading.Lock()
         self._queue: JobQueue[_Request] = JobQueue(_ONE_PART)
         self._at_work = 0  # what the parts cost that are being done
         self._idle = threads  # that the pool has nothing to do for
-        self._rate = DrainRate()
+        self._rate = DrainRate(threads, max_delay)
         self._is_closed = False
         self.pool = ThreadPoolExecutor(threads, name, initializer=lower_thread_priority, initargs=(nice,))
 
@@ -110,21 +94,18 @@ class WorkQueue:
         request = _Request(parts, join)
         try:
             self._add(request, seconds)
-            async with asyncio.timeout(None if deadline is None else seconds):
-                result, error = await request.future
-        except TimeoutError:
-            raise DeadlineExceeded() from None
+            try:
+                async with asyncio.timeout(None if deadline is None else seconds):
+                    await request.future
+            except TimeoutError:
+                raise DeadlineExceeded() from None
+            answer: T = request.outcome()
+            return answer
         finally:
             with self._lock:
                 self._queue.remove(request)
-            del request  # which holds the error
-        if error is None:
-            answer: T = result
-            return answer
-        try:
-            raise error
-        finally:
-            del error  # it holds this frame, and so the texts, until a collection of garbage finds them
+                request.settle()
+            request.forget()
 
     def early_refusal(self, cost: int) -> Overloaded | None:
         """Why a request that costs this, which no one has read yet, would be refused; None if it would not."""
@@ -138,34 +119,22 @@ class WorkQueue:
             waiting = self._queue.requests()
         self.pool.shutdown(wait=False)
         for request in waiting:
-            request.resolve(None, NotReady(CLOSED))
+            self._settle(request, NotReady(CLOSED))
 
     def _add(self, request: _Request, seconds: float) -> None:
         texts = [QueuedText(request, index, part.cost) for index, part in enumerate(request.parts)]
         with self._lock:
             if self._is_closed:
                 raise NotReady(CLOSED)
-            refusal = self._refusal(sum(text.length for text in texts), seconds)
-            if refusal is None:
-                self._queue.add(request, texts, time.monotonic())
-                for _ in range(min(len(texts), self._idle)):
-                    self.pool.submit(self._take_turns)
-                    self._idle -= 1
-                return
-        try:
-            raise refusal
-        finally:
-            del refusal  # as above
+            refuse(self._refusal(sum(text.length for text in texts), seconds))
+            self._queue.add(request, texts, time.monotonic())
+            for _ in range(min(len(texts), self._idle)):
+                self.pool.submit(self._take_turns)
+                self._idle -= 1
 
     def _refusal(self, cost: int, seconds: float) -> Overloaded | None:
-        return delay_refusal(
-            self._rate,
-            cost,
-            ahead=min(self._at_work, self._num_threads * cost) + self._queue.ahead_of(cost),
-            workers=self._num_threads,
-            max_delay=self._max_delay,
-            time_left=seconds - self._rate.seconds_for(cost, self._num_threads),
-        )
+        ahead = min(self._at_work, self._rate.workers * cost) + self._queue.ahead_of(cost)
+        return self._rate.refusal(cost, ahead=ahead, time_left=seconds - self._rate.seconds_for(cost))
 
     def _take_turns(self) -> None:
         while cost := self._take_turn():
@@ -179,26 +148,29 @@ class WorkQueue:
                 return 0
             (text,) = taken
             self._at_work += text.length
-        request, cost = text.request, text.length
+            request, cost, part = text.request, text.length, text.request.parts[text.index]
         try:
             self._before_part()
             started = time.monotonic()
-            request.results[text.index] = request.parts[text.index].work()
-            if self._count(text, time.monotonic() - started):
-                request.resolve(request.join(request.results))
-        except BaseException as error:
+            found = part.work()
+            seconds = time.monotonic() - started
             with self._lock:
-                self._queue.remove(request)
-            request.resolve(None, error if isinstance(error, Exception) else InternalError())
+                self._rate.add(cost, seconds)
+                is_last = request.complete(text.index, found)
+            if is_last:
+                request.results = request.join(request.results)
+                self._settle(request)
+        except BaseException as error:
+            self._settle(request, error if isinstance(error, Exception) else InternalError())
         finally:
             with self._lock:
                 self._at_work -= cost
-            del request, text, taken  # an error holds this frame, and the request the error
         return cost
 
-    def _count(self, text: QueuedText[_Request], seconds: float) -> bool:
-        """Counts a part that is done; returns whether it was its request's last one."""
+    def _settle(self, request: _Request, error: Exception | None = None) -> None:
+        """Ends a request and tells its event loop, unless it has ended: what it has in the queue is dropped."""
         with self._lock:
-            self._rate.add(text.length, seconds)
-            text.request.left -= 1
-            return not text.request.left
+            self._queue.remove(request)
+            was_waiting = request.settle(error)
+        if was_waiting:
+            deliver([request])

@@ -245,7 +245,7 @@ def test_models_come_and_go(operated: Both, caplog: pytest.LogCaptureFixture) ->
     for name in ("three", "one"):
         assert operated.admin.delete(f"/admin/models/{name}").status_code == 200
     assert [record.getMessage() for record in caplog.records] == ["removing a model"] * 2
-    assert operated.engines["two"].batcher.executor.cores is not None
+    assert operated.engines["two"].batcher.cores is not None
     assert [operated.backends[name].is_closed for name in ("one", "two")] == [True, False]
     assert [state["name"] for state in operated.admin.get("/admin/models").json()["models"]] == ["two"]
     assert operated.ask().status_code == 200

@@ -13,7 +13,7 @@ import pytest
 import service.runner
 from model.artifact import ArtifactError, read_manifest
 from polyhead import Engine
-from service.batching import executor
+from service.batching import batcher
 from service.runner import Runner, plan_runtime, warn_of_slow_precision
 from service.settings import read_settings
 from tests.service.fake_engine import FakeBackend
@@ -37,7 +37,7 @@ def test_a_run_hangs_once_no_deadline_can_be_left(
         caller.start()
         wait_until(lambda: bool(backend.batches))
         with monkeypatch.context() as later:
-            later.setattr(executor, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + seconds))
+            later.setattr(batcher, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + seconds))
             assert runner.is_alive() == is_alive
         backend.gate.set()
         caller.join()

@@ -184,7 +184,7 @@ async def test_tells_time_in_the_queue_from_time_in_the_run() -> None:
 
 async def test_a_full_queue_refuses_before_it_queues_and_says_when_to_come_back() -> None:
     async with occupied(max_queue_tokens=6) as (batcher, backend):
-        batcher.executor.rate.add(1, 30.0)  # two tokens a minute
+        batcher.rate.add(1, 30.0)  # two tokens a minute
         waiting = await begin(batcher, job(1, 2, 3), job(4))
         refused = await begin(batcher, job(5), job(6, 7))
         assert (batcher.queued_texts, batcher.queued_tokens) == (2, 4)
@@ -199,7 +199,7 @@ async def test_a_full_queue_refuses_before_it_queues_and_says_when_to_come_back(
 
 async def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_other_request() -> None:
     async with occupied(max_queue_delay=0.1, max_batch_tokens=1000, max_queue_tokens=10_000) as (batcher, backend):
-        batcher.executor.rate.add(1000, 1.0)  # a millisecond a token
+        batcher.rate.add(1000, 1.0)  # a millisecond a token
         large = await begin(batcher, *[job(*range(10))] * 50)  # waits behind nothing: taken whatever its size
         small = [await begin(batcher, job(*range(10))) for _ in range(40)]
         outcomes = [task.exception() for task in small if task.done()]

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.batching import executor
-from service.batching.executor import KEPT_SECONDS, WORKER_NICE, CoreShare, CoreShares
+from service.batching import batcher as batching
+from service.batching.batcher import WORKER_NICE
+from service.batching.cores import KEPT_SECONDS, CoreShare, CoreShares
 from service.batching.jobs import Job, collate, separate
 from service.errors import DeadlineExceeded, NotReady, Overloaded
 from service.inference.backend import Batch, BatchOutput, Cancellation
@@ -148,7 +149,7 @@ def test_cancelling_late_or_twice_calls_once() -> None:
 
 async def test_nothing_is_taken_whose_turn_comes_after_its_deadline() -> None:
     async with occupied() as (batcher, _):
-        batcher.executor.rate.add(1, 10.0)  # a token in ten seconds
+        batcher.rate.add(1, 10.0)  # a token in ten seconds
         waiting = [await begin(batcher, job(*[1] * 50)) for _ in range(4)]
         with pytest.raises(Overloaded, match="the expected wait is"):
             await batcher.submit([job(2, 2)], deadline=time.monotonic() + 10)
@@ -160,14 +161,14 @@ async def test_nothing_is_taken_whose_turn_comes_after_its_deadline() -> None:
 async def test_a_run_that_takes_too_long_is_not_alive_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     def is_alive_a_minute_later() -> bool:
         with monkeypatch.context() as later:
-            later.setattr(executor, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 61.0))
+            later.setattr(batching, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 61.0))
             return batcher.is_alive()
 
     async with occupied(max_run_seconds=60.0) as (batcher, backend):
         assert batcher.is_alive()
         assert not is_alive_a_minute_later()
         backend.release()
-        while any(worker.busy_since is not None for worker in batcher.executor.workers):
+        while any(worker.busy_since is not None for worker in batcher.workers):
             await asyncio.sleep(0)
         assert is_alive_a_minute_later(), "a worker that waits for work does not hang"
 
@@ -249,8 +250,8 @@ async def test_the_expected_wait_counts_the_cores_that_another_model_uses() -> N
     shares.join().__enter__()  # and never ends: two workers have one core between them
     with running(workers=2, max_batch_tokens=1) as (batcher, backend):
         backend.on_token[1] = lambda: time.sleep(0.01)
-        batcher.executor.cores = shares.join()
+        batcher.cores = shares.join()
         began = time.monotonic()
         await asyncio.gather(*(batcher.submit([job(1)]) for _ in range(40)))
-        expected = batcher.executor.rate.seconds_for(40, workers=2)
+        expected = batcher.rate.seconds_for(40)
         assert expected > 0.7 * (time.monotonic() - began)

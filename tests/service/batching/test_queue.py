@@ -199,11 +199,11 @@ def test_a_text_that_runs_alone_looks_for_no_others() -> None:
 def test_the_rate_follows_what_runs_took(
     runs: list[tuple[int, float]], tokens: int, workers: int, seconds: float, within: float
 ) -> None:
-    assert measured(runs).seconds_for(tokens, workers=workers) == pytest.approx(seconds, rel=within)
+    assert measured(runs, workers).seconds_for(tokens) == pytest.approx(seconds, rel=within)
 
 
-def measured(runs: list[tuple[int, float]]) -> DrainRate:
-    rate = DrainRate()
+def measured(runs: list[tuple[int, float]], workers: int = 1) -> DrainRate:
+    rate = DrainRate(workers)
     for tokens, seconds in runs:
         rate.add(tokens, seconds)
     return rate
@@ -213,4 +213,4 @@ def measured(runs: list[tuple[int, float]]) -> DrainRate:
     ("runs", "seconds"), [([], 1.0), ([(1, 10.0)], 60.0), ([(1000, 0.0)], 0.1), ([(10**9, 5.0)], 5.0)]
 )
 def test_when_to_come_again_is_bounded(runs: list[tuple[int, float]], seconds: float) -> None:
-    assert measured(runs).retry_after(10**9, workers=1) == pytest.approx(seconds)
+    assert measured(runs).retry_after(10**9) == pytest.approx(seconds)

@@ -230,7 +230,7 @@ def test_what_would_wait_too_long_is_refused_and_a_large_request_holds_up_no_sma
 
 def test_what_a_run_of_a_few_tokens_costs_says_little_about_long_texts() -> None:
     queue = DecompositionQueue(FakeDecomposer, threads=1)
-    queue._queue._rate = rate = Mock(wraps=queue._queue._rate)
+    queue._queue._rate = rate = Mock(wraps=queue._queue._rate, workers=1)
     submit(queue, text(3), text(256))
     assert rate.seconds_for.call_args_list[0].args[0] == 3**2 + 256**2 + (1 + 32) * FIXED_ROWS
     assert [call.args[0] - FIXED_ROWS for call in rate.add.call_args_list] == [3 * 3, *[8 * 256] * 32]
