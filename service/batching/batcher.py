@@ -62,7 +62,6 @@ class Batcher:
     Args:
         backend: closed with the batcher.
         max_batch_tokens: padded tokens of a batch; a longer text runs alone.
-        max_queue_tokens: the attribute.
         max_queue_delay: seconds a request may have to wait, beside 16 times its own run; one that would is refused.
         on_batch: called on the worker's thread after every batch, once its results are on their way.
         max_padding: share of a batch's padded tokens that may be padding. Only attention computes padding,

@@ -75,33 +75,6 @@ Line = list[tuple[float, int, QueuedText[R]]]
 """Texts of one length and one choice of layers, sorted: by tag, then by their requests' order."""
 
 
-class RequestSizes:
-    """Answers in constant time what a sum over all waiting requests would answer. One thread at a time."""
-
-    def __init__(self) -> None:
-        # By bits of their tokens; the first class, of requests without any, has no use.
-        self._requests = [0] * _SIZE_CLASSES
-        self._tokens = [0] * _SIZE_CLASSES
-
-    def change(self, before: int, after: int) -> None:
-        """Notes that a request which had `before` tokens in the queue now has `after`; 0 is a request not there."""
-        old, new = before.bit_length(), after.bit_length()
-        self._requests[old] -= 1
-        self._tokens[old] -= before
-        self._requests[new] += 1
-        self._tokens[new] += after
-
-    def tokens_up_to(self, limit: int) -> int:
-        """The tokens of all requests, with at most `limit` counted of each.
-
-        Exact where `limit` is a power of two. Else the requests of as many bits as `limit` are taken together, so the
-        sum may come out too high, by 21 % at most.
-        """
-        bits = limit.bit_length()
-        smaller, larger = sum(self._tokens[:bits]), sum(self._requests[bits + 1 :])
-        return smaller + min(self._tokens[bits], limit * self._requests[bits]) + limit * larger
-
-
 class JobQueue(Generic[R]):
     """Texts of many requests, and the rule by which they leave. Every operation finds a text's place by bisection."""
 
@@ -114,7 +87,9 @@ class JobQueue(Generic[R]):
         self._turns: list[tuple[float, int, R]] = []  # sorted: by tag, then by order
         self._requests: dict[R, dict[QueuedText[R], None]] = {}  # a request's texts, in their order
         self._lines: dict[tuple[tuple[int, ...], int], Line[R]] = {}  # by layers and length; none is empty
-        self._sizes = RequestSizes()
+        # Waiting requests and their tokens, by bits of their tokens; the first class, of none, has no use.
+        self._class_requests = [0] * _SIZE_CLASSES
+        self._class_tokens = [0] * _SIZE_CLASSES
 
     def add(self, request: R, texts: Iterable[QueuedText[R]], now: float) -> None:
         """Takes in a new request: its texts in order, at least one."""
@@ -149,9 +124,12 @@ class JobQueue(Generic[R]):
     def ahead_of(self, tokens: int) -> int:
         """Tokens that run before a new request of this many has all of its own: a fair share of each other request.
 
-        Constant time, since every request asks for it, under overload most of all. See `RequestSizes` for how exact.
+        Constant time, since every request asks for it, under overload most of all. Exact where `tokens` is a power of
+        two. Else the requests of as many bits are taken together, so the sum may come out too high, by 21 % at most.
         """
-        return self._sizes.tokens_up_to(tokens)
+        bits = tokens.bit_length()
+        smaller, larger = sum(self._class_tokens[:bits]), sum(self._class_requests[bits + 1 :])
+        return smaller + min(self._class_tokens[bits], tokens * self._class_requests[bits]) + tokens * larger
 
     def requests(self) -> list[R]:
         """Every request with texts in the queue."""
@@ -219,7 +197,13 @@ class JobQueue(Generic[R]):
         return bisect_left(self._turns, (request.tag, request.order))
 
     def _count(self, request: R, texts: int, tokens: int) -> None:
-        self._sizes.change(request.tokens, request.tokens + tokens)
-        request.tokens += tokens
+        """Counts texts of a request that came, or, negative, that left."""
+        before, after = request.tokens, request.tokens + tokens
+        old, new = before.bit_length(), after.bit_length()
+        self._class_requests[old] -= 1
+        self._class_tokens[old] -= before
+        self._class_requests[new] += 1
+        self._class_tokens[new] += after
+        request.tokens = after
         self.texts += texts
         self.tokens += tokens

@@ -108,13 +108,11 @@ class Backend(Protocol):
         """Computes one batch, on the calling thread.
 
         Raises:
-            Exception: anything; the batcher fails the batch's texts with it and goes on.
+            Exception: anything, also once the batch is cancelled; the batcher fails the batch's texts and goes on.
         """
-        ...
 
     def close(self) -> None:
         """Frees what `run` needs; no `run` comes after it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,4 +155,3 @@ class Decomposer(Protocol):
         Raises:
             Exception: anything; also once the run is cancelled.
         """
-        ...

@@ -90,11 +90,7 @@ class OnnxBackend:
             self._check_cuda_runs()
 
     def run(self, batch: Batch) -> BatchOutput:
-        """Computes one batch, on the calling thread (and the session's others, if it has any).
-
-        Raises:
-            Exception: whatever ONNX Runtime raises; also once the batch is cancelled.
-        """
+        """As `Backend.run`, with the session's other threads, if it has any."""
         batch, layers = batch.padded(self._length_step), batch.attention_layers
         names = [self._output, *([LAST_HIDDEN_STATE] if batch.wants_tokens else []), *map(attentions_name, layers)]
         names += map(value_norms_name, layers) if batch.wants_norms else ()

@@ -79,11 +79,7 @@ class OpenVinoBackend:
         self._full: OnnxBackend | None = None
 
     def run(self, batch: Batch) -> BatchOutput:
-        """Computes one batch.
-
-        Raises:
-            Exception: whatever the engine raises; also once the batch is cancelled.
-        """
+        """As `Backend.run`."""
         if batch.attention_layers or batch.wants_tokens or batch.head_gates is not None:
             return self._full_backend().run(batch)
         filled = self._fill_up(batch)
