@@ -215,22 +215,23 @@ class Batcher:
         tokens = sum(text.length for text in texts)
         now = time.monotonic()
         with self._lock:
-            refuse(self._refusal(request, tokens, now))
+            self._check(request, tokens, now)
             self._queue.add(request, texts, now)
             self._wake(len(texts))
 
-    def _refusal(self, request: PendingRequest, tokens: int, now: float) -> ServiceError | None:
+    def _check(self, request: PendingRequest, tokens: int, now: float) -> None:
+        """Refuses what `submit` says. Lock held."""
         if not self._is_open:
-            return NotReady(CLOSED)
+            raise NotReady(CLOSED)
         if not request.is_wanted(now):
-            return DeadlineExceeded()
+            raise DeadlineExceeded()
         if tokens > self.max_queue_tokens:
             limit = self.max_queue_tokens
-            return TooLarge(f"the request has {tokens} tokens, the queue takes {limit} at most: send fewer texts")
+            raise TooLarge(f"the request has {tokens} tokens, the queue takes {limit} at most: send fewer texts")
         if (excess := self._queue.tokens + tokens - self.max_queue_tokens) > 0:
             retry_after = self.rate.retry_after(excess)
-            return Overloaded("too many tokens are waiting; try again later", retry_after=retry_after)
-        return self.rate.refusal(tokens, ahead=self._queue.ahead_of(tokens), time_left=request.deadline - now)
+            raise Overloaded("too many tokens are waiting; try again later", retry_after=retry_after)
+        refuse(self.rate.refusal(tokens, ahead=self._queue.ahead_of(tokens), time_left=request.deadline - now))
 
     def _expire(self, request: PendingRequest) -> None:
         if self._withdraw(request, DeadlineExceeded()):

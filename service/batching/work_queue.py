@@ -102,9 +102,10 @@ class WorkQueue:
             answer: T = request.outcome()
             return answer
         finally:
-            with self._lock:
-                self._queue.remove(request)
-                request.settle()
+            if not request.is_settled:
+                with self._lock:
+                    self._queue.remove(request)
+                    request.settle()
             request.forget()
 
     def early_refusal(self, cost: int) -> Overloaded | None:
