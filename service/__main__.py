@@ -17,7 +17,6 @@ if __name__ == "__main__":  # the imports take a second, in which the first proc
 import logging
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from service.listeners import FAILED, StartFailure
@@ -34,22 +33,17 @@ WRONG_SETTINGS = 2
 logger = logging.getLogger("service")
 
 
-def main(
-    arguments: Sequence[str] | None = None,
-    load: "Load | None" = None,
-    program: str = PROGRAM,
-    model: Path | None = None,
-) -> int:
+def main(arguments: Sequence[str] | None = None, load: "Load | None" = None) -> int:
     """Runs the service; returns the exit code.
 
     A test may load another engine. Several processes find the function by its name, so it is at the top of a module.
     """
     try:
-        settings = read_settings(arguments, program, model)
+        settings = read_settings(arguments)
     except SettingsError as error:
-        sys.stderr.write(f"{program}: {'; '.join([str(error), *_misspelt()])}\n")
+        sys.stderr.write(f"{PROGRAM}: {'; '.join([str(error), *misspelt_variables(os.environ)])}\n")
         return WRONG_SETTINGS
-    return run(settings, load, program)
+    return run(settings, load)
 
 
 def run(settings: Settings, load: "Load | None" = None, program: str = PROGRAM) -> int:
@@ -58,7 +52,7 @@ def run(settings: Settings, load: "Load | None" = None, program: str = PROGRAM) 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     bound_heap(os.environ)
     log = logs.configure(settings.log_level)
-    for problem in _misspelt():
+    for problem in misspelt_variables(os.environ):
         logger.warning(problem)
     logger.info("starting", extra={"fields": {"settings": settings.model_dump(mode="json")}})
     try:
@@ -71,13 +65,6 @@ def run(settings: Settings, load: "Load | None" = None, program: str = PROGRAM) 
     except StartFailure as error:
         sys.stderr.write(f"{program}: {error}\n")
         return FAILED
-
-
-def _misspelt() -> list[str]:
-    return [
-        f"no setting is called {name}" + (f"; did you mean {nearest}?" if nearest else "")
-        for name, nearest in misspelt_variables(os.environ).items()
-    ]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import difflib
 import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -161,38 +161,37 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        for problem in self._problems():
-            raise ValueError(problem)
-        return self
-
-    def _problems(self) -> Iterator[str]:
-        """What is wrong with settings that are right each by itself."""
         models = self.named_models
         names = [name or _own_name(path) for name, path in models] if len(models) > 1 else []
         for name in sorted({name for name in names if names.count(name) > 1}):
-            yield f"more-models: two models have one name, {name}; expected another NAME=DIRECTORY for each"
+            raise ValueError(f"more-models: two models have one name, {name}; expected another NAME=DIRECTORY for each")
         if self.model_store is not None and (self.processes != 1 or self.admin_port is None):
-            yield "model-store: needs --admin-port, on which models are added, and --processes 1"
+            raise ValueError("model-store: needs --admin-port, on which models are added, and --processes 1")
         if self.model_store is not None and not self.model_store.is_dir():
-            yield f"model-store: {self.model_store} is no directory"
+            raise ValueError(f"model-store: {self.model_store} is no directory")
         if self.admin_port and self.admin_port == self.port and self.uds is None:
-            yield f"admin-port is {self.admin_port}, as port is: expected another one"
+            raise ValueError(f"admin-port is {self.admin_port}, as port is: expected another one")
         given = self.api_keys.get_secret_value()
         if given and not split_list(given):  # else a slip in a template would open the service to everybody
-            yield "api-keys (POLYHEAD_API_KEYS) is set and holds no key: leave it out, or put keys into it"
+            raise ValueError("api-keys (POLYHEAD_API_KEYS) is set and holds no key: leave it out, or put keys into it")
         for origin in split_list(self.cors_origins):
             if origin != "*" and not _ORIGIN.fullmatch(origin):
-                yield f"cors-origins has {origin!r}: expected scheme://host[:port] in small letters, no path, no *"
+                raise ValueError(
+                    f"cors-origins has {origin!r}: expected scheme://host[:port] in small letters, no path, no *"
+                )
         for host in split_list(self.allowed_hosts):
             if not _HOST.fullmatch(host):
-                yield f"allowed-hosts has {host!r}: expected a name without scheme, port and path"
+                raise ValueError(f"allowed-hosts has {host!r}: expected a name without scheme, port and path")
         for whole, part, what in (
             ("max_held_body_bytes", "max_body_bytes", "body could never be taken"),
             ("max_queue_tokens", "max_request_tokens", "request could never be served"),
         ):
             most, least = getattr(self, whole), getattr(self, part)
             if most < least:
-                yield f"{_flag(whole)} is {most}: at least {_flag(part)} ({least}) is needed, or the largest {what}"
+                raise ValueError(
+                    f"{_flag(whole)} is {most}: at least {_flag(part)} ({least}) is needed, or the largest {what}"
+                )
+        return self
 
 
 def read_settings(
@@ -270,18 +269,19 @@ def split_list(value: str) -> list[str]:
     return [entry for part in value.split(",") if (entry := part.strip())]
 
 
-def misspelt_variables(names: Iterable[str]) -> dict[str, str | None]:
-    """Variables with our prefix that no setting reads, each with the nearest name that one does.
+def misspelt_variables(names: Iterable[str]) -> list[str]:
+    """What to say of each variable with our prefix that no setting reads.
 
     They are reported, not refused: Kubernetes sets POLYHEAD_SERVICE_HOST and the like for a service named polyhead.
     """
     known = [*(field.upper() for field in Settings.model_fields), "CACHE"]  # the last is the command line's
-    found: dict[str, str | None] = {}
+    found = []
     for name in sorted(names):
         prefix, _, short = name.upper().partition("_")  # read whatever its case
         if f"{prefix}_" == ENVIRONMENT_PREFIX and short not in known:
             nearest = difflib.get_close_matches(short, known, n=1)
-            found[name] = ENVIRONMENT_PREFIX + nearest[0] if nearest else None
+            meant = f"; did you mean {ENVIRONMENT_PREFIX}{nearest[0]}?" if nearest else ""
+            found.append(f"no setting is called {name}{meant}")
     return found
 
 

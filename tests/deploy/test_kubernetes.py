@@ -48,7 +48,7 @@ def bytes_of(quantity: str) -> int:
 
 def test_settings_are_the_services(rendered: Rendered, read: Settings) -> None:
     given, found = rendered.settings, rendered.container
-    assert misspelt_variables(given) == {}
+    assert misspelt_variables(given) == []
     assert str(read.drain_delay).removesuffix(".0") == given["POLYHEAD_DRAIN_DELAY"]
     ports = {port["name"]: port["containerPort"] for port in found["ports"]}
     assert ports == {"http": read.port, "admin": read.admin_port}

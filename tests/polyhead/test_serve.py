@@ -214,7 +214,7 @@ def test_the_cache_is_listed_and_cleared(starts: list[Settings], exports: list[P
 
 
 def test_commands_find_what_a_server_exported(exports: list[Path], starts: list[Settings]) -> None:
-    assert misspelt_variables(["POLYHEAD_CACHE"]) == {}
+    assert misspelt_variables(["POLYHEAD_CACHE"]) == []
     assert default_artifact() == DEFAULT_ARTIFACT
     assert main(["serve", "--port", "0"]) == 0
     assert [default_artifact()] == exports == [settings.model for settings in starts]

@@ -105,9 +105,13 @@ def test_wrong_settings_are_one_line(flags: str, message: str) -> None:
 
 def test_misspelt_variables() -> None:
     names = ["POLYHEAD_MODEL", "POLYHEAD_PROT", "POLYHEAD_QZXW", "PATH", "POLYHEAD_MAX_TEXT"]
-    meant = {"POLYHEAD_MAX_TEXT": "POLYHEAD_MAX_TEXTS", "POLYHEAD_PROT": "POLYHEAD_PORT", "POLYHEAD_QZXW": None}
-    assert misspelt_variables(names) == meant
-    assert misspelt_variables(["POLYHEAD_port", "polyhead_prot"]) == {"polyhead_prot": "POLYHEAD_PORT"}
+    assert misspelt_variables(names) == [
+        "no setting is called POLYHEAD_MAX_TEXT; did you mean POLYHEAD_MAX_TEXTS?",
+        "no setting is called POLYHEAD_PROT; did you mean POLYHEAD_PORT?",
+        "no setting is called POLYHEAD_QZXW",
+    ]
+    meant = "no setting is called polyhead_prot; did you mean POLYHEAD_PORT?"
+    assert misspelt_variables(["POLYHEAD_port", "polyhead_prot"]) == [meant]
 
 
 def test_a_setting_that_is_missing_names_the_variable_that_was_misspelt(
