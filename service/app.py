@@ -19,7 +19,7 @@ from service.observability.metrics import Metrics
 from service.observability.snapshots import MetricsPages
 from service.routes import encode, pages, predict, score, similarity, status
 from service.routes.compatible import cohere, inference_protocol, jina, openai, tei
-from service.services import Readiness, Services, choose_model, hold_for_model, refuse_early, services_of
+from service.services import Readiness, Services, choose_model, refuse_early, services_of
 from service.settings import Settings, split_list
 from service.wire import validate
 
@@ -77,7 +77,7 @@ def make_handler(route: Route, services: Services) -> Handler:
             chosen = choose_model(request, getattr(body, "model", None))
             if route.is_queued:
                 refuse_early(chosen, context)
-            with hold_for_model(chosen, share.held):
+            with chosen.model.hold(share.held):
                 return await route.endpoint(request, body)
 
     return handle

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from model.artifact import Artifact, ArtifactError, Manifest, identity, read_manifest
 from service.batching.cores import CoreShare, CoreShares
-from service.context import ByteBudget
+from service.context import ByteBudget, Share
 from service.errors import ModelNotFound, NotReady, Overloaded
 from service.machine import usable_cores
 from service.observability import metrics as names
@@ -36,7 +36,8 @@ class ServedModel:
         loaded: what answers; None while there is nothing that could.
         failure: why it cannot answer, for the log and for operators; empty while it loads, and once it is there.
         metrics: its own series, once it is loaded.
-        bodies: bytes of its requests' bodies; used if there are other models, as `cores` is.
+        bodies: bytes of its requests' bodies: its share, so that those of other models have room.
+        cores: its share; None while there never was another model.
         in_use: requests that it is answering; `unused` is set while there are none.
         last_used: `time.monotonic()` when it was loaded, or a request last chose it.
         num_bytes: of its files.
@@ -112,9 +113,11 @@ class ServedModel:
         )
         return {"model": self.name, **labels}
 
-    def show_failure(self) -> None:
-        """Has the metrics say that it is not ready."""
-        self._all_metrics.of_model(self.name).watch({names.MODEL_READY: lambda: float(self.is_alive())})
+    def hold(self, size: int) -> Share:
+        """Holds a request's body; `HeldTooMuch` if its bodies hold as much as they may."""
+        share = Share(self.bodies)
+        share.take(size)
+        return share
 
     def enter(self) -> None:
         """A request begins that it answers."""
@@ -299,5 +302,5 @@ class Models:
         return any(model.is_alive() for model in self)
 
     def are_all_alive(self) -> bool:
-        """Whether the workers of every loaded model answer: a run that hangs is cured by a new process alone."""
-        return all(model.is_alive() for model in self if model.loaded)
+        """Whether those of every loaded model do, of one at least: a run that hangs is cured by a new process alone."""
+        return self.is_alive() and all(model.is_alive() for model in self if model.loaded)

@@ -130,11 +130,7 @@ class Server(uvicorn.Server):
         return list(self.server_state.connections)
 
     def run_to_end(self, listeners: list[socket.socket]) -> int:
-        """Runs until it ends; returns the exit code.
-
-        Raises:
-            StartFailure: the model does not load.
-        """
+        """Runs until it ends; returns and raises what `serve` does."""
         self.run(sockets=listeners)
         if self._tracing is not None:
             self._tracing.close()
@@ -178,7 +174,7 @@ class Server(uvicorn.Server):
         logger.info("listening on %s", self._address)
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs a task that no other awaits; if it fails, the process ends."""
+        """Runs a task that no other awaits; if it fails, the process ends, for a `StartFailure` without a traceback."""
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._on_background_end)
@@ -186,8 +182,10 @@ class Server(uvicorn.Server):
     def _on_background_end(self, task: asyncio.Task[None]) -> None:
         self._background.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
-            logger.error("a background task failed; the process ends", exc_info=error)
-            self.failure = self.failure or StartFailure(f"cannot go on: {one_line(error)}")
+            if not isinstance(error, StartFailure):
+                logger.error("a background task failed; the process ends", exc_info=error)
+                error = StartFailure(f"cannot go on: {one_line(error)}")
+            self.failure = self.failure or error
             self.should_exit = True
 
     async def _check_connections(self) -> None:
@@ -243,25 +241,19 @@ class Server(uvicorn.Server):
             await self._load_model(model)
         failures = [model.failure for model in models if model.failure]
         if len(failures) == len(models):
-            self._end_unready("; ".join(failures))
-            return
+            raise StartFailure("; ".join(failures))
         for model in models:  # the others are served
             if model.failure:
                 logger.error(model.failure)
-                model.show_failure()
+                self._services.metrics.of_model(model.name)  # whose series say that it is not ready
         try:
             if self.settings.default:
                 models.find(self.settings.default)
         except ModelNotFound as error:
-            self._end_unready(f"--default {self.settings.default}: {error.message}")
-            return
+            raise StartFailure(f"--default {self.settings.default}: {error.message}") from error
         keep_collections_short()
         self.readiness.start()
         self.on_ready()
-
-    def _end_unready(self, message: str) -> None:
-        self.failure = StartFailure(message)
-        self.should_exit = True
 
     async def _load_model(self, model: ServedModel) -> None:
         """Loads a model and has it answer; one that fails says why."""

@@ -1,12 +1,11 @@
 """What routes share: settings, readiness, metrics, budgets. One object an app, none global."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from starlette.requests import Request
 
-from service.context import SERVICES_KEY, ByteBudget, RequestContext, Share, context_of
+from service.context import SERVICES_KEY, ByteBudget, RequestContext, context_of
 from service.errors import NotReady
 from service.http.connection import expected_tokens
 from service.http.early_refusal import EarlyRefusals
@@ -67,14 +66,10 @@ class Readiness:
 
     def is_alive(self) -> bool:
         """Whether the workers of this process answer; while it loads or drains they are not asked."""
-        return self._state != "ready" or (self.models.is_alive() and self.models.are_all_alive())
+        return self._state != "ready" or self.models.are_all_alive()
 
     def check_ready(self) -> None:
-        """What `/readyz` answers.
-
-        Raises:
-            NotReady: starting, draining, or the workers do not answer, here or in another process.
-        """
+        """Raises `NotReady`, as `/readyz` answers, while this process or another starts, drains or is not alive."""
         if self._state == "draining":
             raise NotReady("draining: this process is about to end")
         if self._state == "starting":
@@ -83,11 +78,7 @@ class Readiness:
         self.group.check_ready()
 
     def check_alive(self) -> None:
-        """What `/healthz` answers.
-
-        Raises:
-            NotReady: a worker hangs, here or in another process.
-        """
+        """Raises `NotReady`, as `/healthz` answers, while a worker hangs, here or in another process."""
         if not self.is_alive():
             raise NotReady("the workers do not answer")
         self.group.check_alive()
@@ -108,11 +99,7 @@ class Services:
     model: ServedModel
 
     def runner(self) -> Runner:
-        """The model, loaded.
-
-        Raises:
-            NotReady: the model is not loaded yet.
-        """
+        """The model, loaded; `NotReady` before."""
         return self.model.runner()
 
 
@@ -125,10 +112,7 @@ def services_of(request: Request) -> Services:
 def choose_model(request: Request, name: str | None, is_exact: bool = False) -> Services:
     """The services as the chosen model has them, for the rest of the request; the model is in use until its end.
 
-    Args:
-        request: which has not chosen yet.
-        name: None for the default.
-        is_exact: whether the only model is found by its own name alone.
+    No `name` is the default. With `is_exact` a model that is alone answers to its own name only.
 
     Raises:
         ModelNotFound: there is none of this name.
@@ -142,19 +126,6 @@ def choose_model(request: Request, name: str | None, is_exact: bool = False) -> 
     model.enter()
     context.at_end.append(model.leave)
     return services
-
-
-def hold_for_model(services: Services, size: int) -> AbstractContextManager[object]:
-    """Of several models: holds a body's bytes for the chosen one too, so that the others' bodies have room.
-
-    Raises:
-        HeldTooMuch: the bodies of that model hold as much as they may.
-    """
-    if not services.models.are_several:
-        return nullcontext()
-    share = Share(services.model.bodies)
-    share.take(size)
-    return share
 
 
 def refuse_early(services: Services, context: RequestContext) -> None:

@@ -153,7 +153,7 @@ def test_a_model_that_is_not_there_takes_nothing_from_the_other(both: Both) -> N
     answer = both.ask()
     assert (answer.status_code, "loading" in answer.text) == (503, True)
     failed.failure = "cannot load it"
-    failed.show_failure()
+    both.services.metrics.of_model(failed.name)
     answer = both.ask()
     assert (answer.status_code, "could not be loaded" in answer.text) == (503, True)
     assert answer.headers["retry-after"] == "1"
@@ -358,8 +358,12 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
 
     def become_ready(*arguments: str) -> Server:
         servers.append(Server(read_settings([*arguments, "--workers", "1"]), Readiness(), load_fake_runner, "nowhere"))
-        asyncio.run(servers[-1]._become_ready())
+        asyncio.run(end_of_start(servers[-1]))
         return servers[-1]
+
+    async def end_of_start(server: Server) -> None:
+        server.in_background(server._become_ready())
+        await asyncio.wait(server._background)
 
     yield become_ready
     for model in (model for server in servers for model in server._services.models if model.loaded):

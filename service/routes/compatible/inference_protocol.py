@@ -26,7 +26,7 @@ from service.observability.stages import StageTimer
 from service.operations.encode import EncodeResult
 from service.requests.schemas import EncodeRequest, PromptOptions, example
 from service.routes.adapter import check_model, model_in_path, require_task, run_for, truncation_header
-from service.services import hold_for_model, refuse_early, services_of
+from service.services import refuse_early, services_of
 from service.settings import Settings
 from service.tokenization.inputs import InputNames
 from service.wire import INFERENCE_PROTOCOL, AnswerModel, Piece, RequestModel, validate
@@ -271,7 +271,7 @@ async def answer_infer(request: Request) -> Response:
     refuse_early(services, context)
     with Share(services.body_budget) as share:
         raw = await read_body(request.receive, given, services.settings.max_body_bytes, share)
-        with hold_for_model(services, share.held):
+        with services.model.hold(share.held):
             inference, texts = await read_request(raw, given.get(HEADER_LENGTH), services.settings)
             encoded = await run_for(request, inference.to_encode(texts), names=InputNames(DATA))
     with StageTimer(services.model.metrics, "serialize"):
