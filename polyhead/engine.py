@@ -352,9 +352,7 @@ class Engine:
         return self._calls.result(self._encode_call(request, given, progress).run)
 
     def _encode_call(self, request: EncodeRequest, given: ReadInputs, progress: Progress | None) -> EncodeCall:
-        role = role_of_request(request, given, self.manifest, self._runner.tokenizer.num_special_tokens)
-        if role is not None:
-            request = request.model_copy(update={"prompt_name": role.prompt_name})
+        request, role = role_of_request(request, given, self.manifest, self._runner.tokenizer.num_special_tokens)
         plan = plan_encoding(request, given, self.manifest)
         return EncodeCall(self._runner, plan, PAIRS if given.is_paired else INPUTS, progress, role=role)
 

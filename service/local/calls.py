@@ -1,13 +1,13 @@
 """One call that encodes any number of inputs: tokenised a portion at a time, run as the queue has space."""
 
 import asyncio
-import typing
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import Any, Generic, Literal
 
 import numpy as np
+from typing_extensions import TypeVar  # whose defaults let callers write `Encoded`; pydantic brings it
 
 from model.artifact import Manifest
 from model.config_parts import Task
@@ -21,8 +21,8 @@ from service.errors import WrongTask
 from service.inference.backend import Float32Array, TokenParts
 from service.requests.explain import ExplainPlan
 from service.requests.plan import EncodePlan, plan_encoding
-from service.requests.roles import Role, TextRole
-from service.requests.scoring import ScoredTexts, Scoring, reads_pairs, texts_to_compare
+from service.requests.roles import TextRole
+from service.requests.scoring import Scoring, reads_pairs, texts_to_compare
 from service.runner import Runner
 from service.tokenization.inputs import InputNames, Inputs, refuse_empty
 from service.tokenization.rows import TokenizedInput, all_windows
@@ -36,13 +36,8 @@ Progress = Callable[[int], object]
 
 Kind = Literal["embeddings", "scores", "sparse", "entities"]
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # whose defaults let callers write `Encoded`
-
-    V = TypeVar("V", default=Any)
-    A = TypeVar("A", default=Any)
-else:
-    V, A = typing.TypeVar("V"), typing.TypeVar("A")
+V = TypeVar("V", default=Any)
+A = TypeVar("A", default=Any)
 """Of `Encoded`: what `values` and `attention` are."""
 
 
@@ -123,23 +118,16 @@ def empty_result(plan: EncodePlan, manifest: Manifest) -> Encoded[Any, Any]:
 
 @dataclass
 class EncodeCall:
-    """One call.
-
-    `names` is what the caller calls the inputs, `most_tokens` bounds each text of a row, and `role` says how texts are
-    read, None for texts as they are.
-    """
+    """One call; `names` is what the caller calls the inputs, and `role` says how texts are read."""
 
     runner: Runner
     plan: EncodePlan
     names: InputNames
     progress: Progress | None = None
-    most_tokens: Sequence[int | None] | None = None
-    role: TextRole | None = None
+    role: TextRole = TextRole()  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
         self._encoded = empty_result(self.plan, self.runner.manifest)
-        if self.role is not None:
-            self.most_tokens = self.most_tokens or self.role.most_tokens
 
     async def run(self) -> Encoded[Any, Any]:
         """Encodes all inputs.
@@ -172,11 +160,11 @@ class EncodeCall:
                 pair_truncation=plan.request.pair_truncation,
                 names=names,
                 ids_only=plan.needs_only_ids,
-                most_tokens=self.most_tokens,
+                most_tokens=self.role.most_tokens,
                 overlap=plan.overlap,
             )
             refuse_empty(portion, names=names)
-            yield portion if self.role is None else self.role.expand(portion)
+            yield self.role.expand(portion)
 
     async def _run(self, inputs: list[TokenizedInput], start: int) -> None:
         """Runs a part of the inputs and puts it in its place at once: results take several times what is kept."""
@@ -225,24 +213,19 @@ async def score_all(
     """Each document's score [N], and the attention across its pair where that was asked for. Raises `ServiceError`."""
     manifest = runner.manifest
     if reads_pairs(scoring, manifest):
-        request, most = scoring.pair_request(), scoring.most_tokens_of_pair
+        request, role = scoring.pair_request(), TextRole(most_tokens=scoring.most_tokens_of_pair)
         plan = plan_encoding(request, Inputs(text_pairs=request.pairs), manifest)
-        encoded = await EncodeCall(runner, plan, scoring.names, progress, most_tokens=most).run()
+        encoded = await EncodeCall(runner, plan, scoring.names, progress, role).run()
         return encoded.scores[:, 0], add_blocks(encoded.attention)
-    queries, documents = texts_to_compare(scoring, manifest, runner.tokenizer.num_special_tokens)
-    of_queries = await _vector_call(runner, scoring, queries, "query").run()
-    of_documents = await _vector_call(runner, scoring, documents, "document", progress).run()
+    found, request = [], scoring.vector_request(manifest)
+    sides = texts_to_compare(scoring, manifest, runner.tokenizer.num_special_tokens)
+    for name, texts, told in zip(("query", "document"), sides, (None, progress), strict=True):
+        plan = plan_encoding(request.model_copy(update={"role": name}), texts.inputs, manifest)
+        found.append((await EncodeCall(runner, plan, texts.names, told, texts.role).run()).values)
+    queries, documents = found
     place_of = {query: place for place, query in enumerate(scoring.each_query_once())}
     places = [place_of[query] for query in scoring.one_each()]
-    return similarities([of_queries.values[place] for place in places], of_documents.values, manifest), None
-
-
-def _vector_call(
-    runner: Runner, scoring: Scoring, texts: ScoredTexts, role: Role, progress: Progress | None = None
-) -> EncodeCall:
-    request = scoring.vector_request(runner.manifest).model_copy(update={"role": role})
-    plan = plan_encoding(request, texts.inputs, runner.manifest)
-    return EncodeCall(runner, plan, texts.names, progress, role=texts.role)
+    return similarities([queries[place] for place in places], documents, manifest), None
 
 
 def require_task(manifest: Manifest, *tasks: Task) -> None:

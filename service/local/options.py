@@ -3,6 +3,7 @@
 A call is read as a body of JSON is, with Python's types instead of JSON's, and refused with `Invalid` as that would be.
 """
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Annotated, Any, Literal, TypedDict
@@ -145,7 +146,9 @@ def read_call(inputs: Any, pairs: Any, options: Mapping[str, Any]) -> tuple[Enco
         raise Invalid.at("outputs", "only POST /encode answers several; leave it out")
     if request.return_tokens:
         raise Invalid.at("return_tokens", "only POST /encode answers it; leave it out")
-    return request, _read(given, is_paired=pairs is not None)
+    if given == []:
+        return request, Inputs(texts=()) if pairs is None else Inputs(text_pairs=())
+    return request, (read_inputs if pairs is None else read_pairs)(given, max_texts=sys.maxsize)
 
 
 def read_score_call(queries: Any, documents: Any, options: Mapping[str, Any]) -> Scoring:
@@ -214,13 +217,6 @@ def _as_scoring(queries: list[str], call: ScoringBody, query_name: str) -> Scori
         raw_scores=call.raw_scores,
         head_mask=call.head_mask,
     )
-
-
-def _read(values: Any, *, is_paired: bool) -> Inputs:
-    if values == []:
-        return Inputs(text_pairs=()) if is_paired else Inputs(texts=())
-    most = len(values) if isinstance(values, list) else 1
-    return (read_pairs if is_paired else read_inputs)(values, max_texts=most)
 
 
 def _texts(values: Any, name: str) -> Any:

@@ -85,9 +85,7 @@ async def run(
     runner, settings, metrics = services.runner(), services.settings, services.model.metrics
     deadline = context.deadline(settings.request_timeout)
     inputs, names = read_request(request, names, settings.max_texts)
-    role = role_of_request(request, inputs, runner.manifest, runner.tokenizer.num_special_tokens)
-    if role is not None:
-        request, most_tokens = request.model_copy(update={"prompt_name": role.prompt_name}), role.most_tokens
+    request, role = role_of_request(request, inputs, runner.manifest, runner.tokenizer.num_special_tokens)
     plan = plan_encoding(request, inputs, runner.manifest)
     refuse_long_texts(plan.inputs, settings.max_text_characters, names=names)
     with StageTimer(metrics, "tokenize"):
@@ -98,17 +96,15 @@ async def run(
             names=names,
             ids_only=plan.needs_only_ids,
             deadline=deadline,
-            most_tokens=most_tokens,
+            most_tokens=role.most_tokens or most_tokens,
             overlap=plan.overlap,
             check_lengths=partial(check_tokens, limit=settings.max_request_tokens, names=names),
         )
-    if role is not None:
-        tokenized = role.expand(tokenized)
     return await run_plan(
         services,
         context,
         plan,
-        tokenized,
+        role.expand(tokenized),
         names=names,
         as_safetensors=as_safetensors,
         adds_blocks=adds_blocks,

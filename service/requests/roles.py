@@ -25,11 +25,14 @@ INPUT_TYPES: Mapping[str, Role] = {
 
 @dataclass(frozen=True, slots=True)
 class TextRole:
-    """How texts of one role are read: with a prompt, at most so many tokens of each, special tokens left out."""
+    """How texts of one role are read: with a prompt, at most so many tokens of each, special tokens left out.
 
-    prompt_name: str | None
-    most_tokens: tuple[int] | None
-    expansion: QueryExpansion | None
+    Texts of no role are read as they are; of a pair each text may have a bound of its own.
+    """
+
+    prompt_name: str | None = None
+    most_tokens: tuple[int] | tuple[None, int] | None = None
+    expansion: QueryExpansion | None = None
 
     def expand(self, tokenized: Sequence[TokenizedInput]) -> list[TokenizedInput]:
         """Texts with the expansion behind those that are shorter than it."""
@@ -41,7 +44,7 @@ def text_role(role: Role, manifest: Manifest, added: int) -> TextRole:
     prompt = next((name for name in PROMPTS[role] if name in manifest.defaults.prompts), None)
     settings = manifest.config.task_settings
     if not isinstance(settings, MultiVectorSettings):
-        return TextRole(prompt, None, None)
+        return TextRole(prompt)
     expansion = settings.query_expansion if role == "query" else None
     longest = settings.query_length if role == "query" else settings.document_length
     if expansion and expansion.truncate:
@@ -55,14 +58,16 @@ def prompt_of_kind(kind: str | None, manifest: Manifest) -> str | None:
     return None if role is None else text_role(role, manifest, 0).prompt_name
 
 
-def role_of_request(request: EncodeRequest, inputs: Inputs, manifest: Manifest, added: int) -> TextRole | None:
-    """The role of a request's texts; None if it names none.
+def role_of_request(
+    request: EncodeRequest, inputs: Inputs, manifest: Manifest, added: int
+) -> tuple[EncodeRequest, TextRole]:
+    """The role of a request's texts, and the request with the prompt of that.
 
     Raises:
         Invalid: the model reads queries and documents alike, or the role does not go with what else is asked for.
     """
     if request.role is None:
-        return None
+        return request, TextRole()
     role = text_role(request.role, manifest, added)
     tells_apart = any(name in manifest.defaults.prompts for names in PROMPTS.values() for name in names)
     if not (manifest.task == "multi_vector" or manifest.query_table or tells_apart):
@@ -74,4 +79,4 @@ def role_of_request(request: EncodeRequest, inputs: Inputs, manifest: Manifest, 
         refuse_beside(request, ("attention", "truncate"), "queries that end in tokens which are no text")
     if manifest.query_table and request.role == "query":
         refuse_beside(request, ("attention", "head_mask", "output"), "queries that a table of weights reads")
-    return role
+    return request.model_copy(update={"prompt_name": role.prompt_name}), role

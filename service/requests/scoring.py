@@ -326,7 +326,7 @@ def texts_to_compare(scoring: Scoring, manifest: Manifest, added: int) -> tuple[
     """
     query, document = text_role("query", manifest, added), text_role("document", manifest, added)
     if (longest := scoring.document_tokens) is not None:
-        document = replace(document, most_tokens=(min((longest, *(document.most_tokens or ()))),))
+        document = replace(document, most_tokens=(min(filter(None, (longest, *(document.most_tokens or ())))),))
 
     def read(texts: Sequence[str], names: InputNames, role: TextRole) -> ScoredTexts:
         prompt = choose_prompt(manifest.defaults, name=role.prompt_name, text=None)
