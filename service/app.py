@@ -83,9 +83,6 @@ def make_handler(route: Route, services: Services) -> Handler:
     return handle
 
 
-_EXPOSED_HEADERS = ("X-Request-Id", "Retry-After")  # of every answer; routes declare their own
-
-
 def create_app(
     settings: Settings,
     readiness: Readiness,
@@ -102,7 +99,8 @@ def create_app(
     ports = HostAndPortPolicy(settings.admin_port, split_list(settings.allowed_hosts))
     origins = None  # browsers keep all pages but our own out
     if allowed := split_list(settings.cors_origins):
-        origins = CrossOriginPolicy(allowed, table.methods, (*_EXPOSED_HEADERS, *table.answer_headers))
+        exposed = ("X-Request-Id", "Retry-After", *table.answer_headers)  # the first two are of every answer
+        origins = CrossOriginPolicy(allowed, table.methods, exposed)
     early = EarlyRefusals(table, models.early_refusal, keys, ports, metrics, is_read_by_browsers=origins is not None)
     pages = MetricsPages(metrics.registry)
     services = Services(settings, readiness, metrics, pages, table, bodies, early, models, next(iter(models)))

@@ -31,10 +31,8 @@ def listening(settings: Settings) -> Iterator[tuple[Settings, list[socket.socket
         StartFailure: one of them is taken.
     """
     with contextlib.ExitStack() as stack:
-        if settings.uds is None:
-            listeners = [stack.enter_context(bind(settings.host, settings.port))]
-        else:
-            listeners = [stack.enter_context(bind_unix(settings.uds))]  # its file stays: the next server replaces it
+        first = bind(settings.host, settings.port) if settings.uds is None else bind_unix(settings.uds)
+        listeners = [stack.enter_context(first)]  # the file of a Unix socket stays: the next server replaces it
         if settings.admin_port is not None:
             listeners.append(stack.enter_context(bind(settings.host, settings.admin_port, flag="--admin-port")))
             logger.info("metrics and documentation are on %s", address_of(listeners[1]))

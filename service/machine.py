@@ -232,8 +232,6 @@ def installed_versions() -> dict[str, str]:
     """By package; of the two onnxruntime packages only one is there."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return versions

@@ -115,12 +115,11 @@ def explain_validation(error: ValidationError, model: type[BaseModel]) -> Servic
     problems = _of_one_alternative(error.errors(include_url=False, include_context=False, include_input=False))
     if problems[0]["type"] == "json_invalid":
         return MalformedBody(f"the body is no valid JSON: {problems[0]['msg'].removeprefix('Invalid JSON: ')}")
-    places = [_place(problem, model) for problem in problems[:_PROBLEMS_SHOWN]]
-    messages = [_message(problem, model) for problem in problems[:_PROBLEMS_SHOWN]]
-    texts = [f"{place}: {message}" if place else message for place, message in zip(places, messages, strict=True)]
+    described = [_describe(problem, model) for problem in problems[:_PROBLEMS_SHOWN]]
+    texts = [f"{place}: {message}" if place else message for place, message in described]
     if len(problems) > _PROBLEMS_SHOWN:
         texts.append(f"and {len(problems) - _PROBLEMS_SHOWN} more")
-    return Invalid("; ".join(texts), param=places[0] or None)
+    return Invalid("; ".join(texts), param=described[0][0] or None)
 
 
 def _of_one_alternative(problems: list[Any]) -> list[Any]:
@@ -134,27 +133,25 @@ def _of_one_alternative(problems: list[Any]) -> list[Any]:
     return [problem for problem in problems if problem["type"] != "string_type" or problem["loc"][:-1] not in lists]
 
 
-def _place(problem: Any, model: type[BaseModel]) -> str:
-    """The field as a dotted path. Pydantic adds the type that was tried where a field may have several."""
+def _describe(problem: Any, model: type[BaseModel]) -> tuple[str, str]:
+    """The field as a dotted path, and pydantic's message.
+
+    To the path pydantic adds the type that was tried, where a field may have several. Of an unknown field it says
+    "extra inputs", as if `inputs` held too many.
+    """
     *path, last = problem["loc"] or ("",)
-    is_type = isinstance(last, str) and bool(path) and last not in _fields(model, path)
-    kept = path if is_type and problem["type"] != "extra_forbidden" else problem["loc"]
-    kept = [part for part in kept if not str(part).startswith("list[")]
-    return ".".join(str(part)[:_NAME_SHOWN] for part in kept)
-
-
-def _message(problem: Any, model: type[BaseModel]) -> str:
-    """Pydantic's message. For an unknown field it says "extra inputs", as if `inputs` held too many."""
+    known, is_unknown = _fields(model, path), problem["type"] == "extra_forbidden"
+    is_type = isinstance(last, str) and bool(path) and last not in known
+    kept = path if is_type and not is_unknown else problem["loc"]
+    place = ".".join(str(part)[:_NAME_SHOWN] for part in kept if not str(part).startswith("list["))
     if problem["type"] == "string_pattern_mismatch":
-        return f"expected {model.model_fields[problem['loc'][0]].description}"
-    if problem["type"] != "extra_forbidden":
-        return str(problem["msg"].removeprefix("Value error, "))
-    *path, name = problem["loc"]
-    known = _fields(model, path)
-    if name in _NAMES_OF_TEXTS and "inputs" in known:
-        return "no such field (did you mean inputs?)"
-    meant = difflib.get_close_matches(str(name)[:_NAME_SHOWN], known, n=1)
-    return f"no such field (did you mean {meant[0]}?)" if meant else "no such field"
+        return place, f"expected {model.model_fields[problem['loc'][0]].description}"
+    if not is_unknown:
+        return place, str(problem["msg"].removeprefix("Value error, "))
+    if last in _NAMES_OF_TEXTS and "inputs" in known:
+        return place, "no such field (did you mean inputs?)"
+    meant = difflib.get_close_matches(str(last)[:_NAME_SHOWN], known, n=1)
+    return place, f"no such field (did you mean {meant[0]}?)" if meant else "no such field"
 
 
 def _fields(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:

@@ -1,9 +1,8 @@
 """One call that encodes any number of inputs: tokenised a portion at a time, run as the queue has space."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Generic, Literal
 
 import numpy as np
@@ -97,23 +96,23 @@ class Encoded(Generic[V, A]):
         return self.values
 
 
-def empty_result(plan: EncodePlan, manifest: Manifest) -> Encoded[Any, Any]:
+def empty_result(plan: EncodePlan) -> Encoded[Any, Any]:
     """What a call returns, with room for all of it and nothing in it yet."""
-    count = len(plan.inputs)
-    kind: Kind = "embeddings" if plan.request.output == "tokens" else _KINDS.get(plan.manifest.task, "embeddings")
-    kind = kind if plan.request.entities is None else "entities"
+    count, request, manifest = len(plan.inputs), plan.request, plan.manifest
+    kind: Kind = "embeddings"
+    if request.entities is not None:
+        kind = "entities"
+    elif request.output == "pooled" and manifest.task in {"classification", "token_classification"}:
+        kind = "scores"
+    elif request.output == "pooled" and manifest.task == "sparse":
+        kind = "sparse"
     values: Any = [np.empty(0, np.float32)] * count
     if plan.is_one_array:
-        none = quantize(np.empty((0, plan.dimensions), np.float32), plan.request.encoding_format, manifest)
+        none = quantize(np.empty((0, plan.dimensions), np.float32), request.encoding_format, manifest)
         values = np.empty((count, *none.shape[1:]), none.dtype)
-    return Encoded(
-        kind,
-        values,
-        [{}] * count,
-        [{}] * count if plan.request.attention else None,
-        plan.prompt.document().get("prompt"),
-        manifest.labels if kind == "scores" else (),
-    )
+    attention: Any = [{}] * count if request.attention else None
+    labels = manifest.labels if kind == "scores" else ()
+    return Encoded(kind, values, [{}] * count, attention, plan.prompt.document().get("prompt"), labels)
 
 
 @dataclass
@@ -127,7 +126,7 @@ class EncodeCall:
     role: TextRole = TextRole()  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
-        self._encoded = empty_result(self.plan, self.runner.manifest)
+        self._encoded = empty_result(self.plan)
 
     async def run(self) -> Encoded[Any, Any]:
         """Encodes all inputs.
@@ -240,8 +239,3 @@ async def explain_texts(runner: Runner, plan: ExplainPlan) -> Any:
     texts = await runner.tokenize(plan.inputs, names=plan.names, truncate=plan.request.truncate)
     plan.check_texts(texts, max_explained=runner.tokenizer.max_sequence_length)
     return await asyncio.to_thread(await run_explaining(plan, texts, runner))
-
-
-_KINDS: Mapping[Task, Kind] = MappingProxyType(
-    {"classification": "scores", "token_classification": "scores", "sparse": "sparse"}
-)
