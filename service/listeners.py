@@ -28,7 +28,7 @@ def listening(settings: Settings) -> Iterator[tuple[Settings, list[socket.socket
         The settings, with the admin port that a 0 became, and the sockets, which are closed at the end.
 
     Raises:
-        StartFailure: one of them is taken.
+        StartFailure: the message says which of them cannot be listened on, why, and what to change.
     """
     with contextlib.ExitStack() as stack:
         first = bind(settings.host, settings.port) if settings.uds is None else bind_unix(settings.uds)
@@ -49,12 +49,9 @@ def address_of(listener: socket.socket) -> str:
 
 
 def bind(host: str, port: int, *, flag: str = "--port") -> socket.socket:
-    """A socket that listens; connections wait in the kernel until the server takes them.
+    """A socket that listens, or `StartFailure`; connections wait in the kernel until the server takes them.
 
     `::` is every address of the machine, IPv4 ones included if the system can. `flag` is what set the port, for errors.
-
-    Raises:
-        StartFailure: the address cannot be listened on; the message says what to change.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -65,11 +62,7 @@ def bind(host: str, port: int, *, flag: str = "--port") -> socket.socket:
 
 
 def bind_unix(path: Path) -> socket.socket:
-    """The same on a Unix socket; the file of a server that is gone is replaced.
-
-    Raises:
-        StartFailure: something else is there, or another server listens.
-    """
+    """The same on a Unix socket; the file of a server that is gone is replaced, no other file is."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.is_socket():

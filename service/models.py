@@ -33,7 +33,7 @@ class ServedModel:
     Attributes:
         alias: the name that it was given; empty for none.
         name: what requests choose it by, and its label in metrics: the alias, or the artifact's own name.
-        loaded: what answers; None while there is nothing that could.
+        loaded: the same as `runner`; None instead of an error.
         failure: why it cannot answer, for the log and for operators; empty while it loads, and once it is there.
         metrics: its own series, once it is loaded.
         bodies: bytes of its requests' bodies: its share, so that those of other models have room.
@@ -63,11 +63,7 @@ class ServedModel:
         self._all_metrics = metrics
 
     def runner(self) -> Runner:
-        """What answers.
-
-        Raises:
-            NotReady: the model is not loaded.
-        """
+        """What answers; `NotReady` while there is nothing that could."""
         if self.loaded is None:
             message = "the model could not be loaded; the log says why" if self.failure else "the model is loading"
             raise NotReady(f"{message}; try again soon")
@@ -258,12 +254,9 @@ class Models:
         self._metrics.forget_model(model.name)
 
     def choose(self, name: str | None) -> ServedModel:
-        """The model that a request names, or the default.
+        """The model that a request names, as `find`, or the default.
 
         One that is alone answers to any name: clients send placeholders.
-
-        Raises:
-            ModelNotFound: there is none of this name.
         """
         name = name or self._settings.default
         return self.find(name) if self.are_several and name else self._served[0]

@@ -51,7 +51,7 @@ def serve(settings: Settings, load: Load | None = None) -> int:
     """Runs the service until it is told to end; returns the exit code: 0 after a graceful end, 1 after a forced one.
 
     Raises:
-        StartFailure: the port is taken, or the model does not load.
+        StartFailure: the port is taken, the API keys or the tracing cannot be used, or no model loads.
     """
     with listening(settings) as (resolved, listeners):
         return Server(resolved, Readiness(), load or load_runner, address_of(listeners[0])).run_to_end(listeners)
@@ -65,14 +65,7 @@ def load_runner(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> 
 class Server(uvicorn.Server):
     """uvicorn's server with a loading phase before, and a draining phase after, its own life.
 
-    Attributes:
-        failure: why the process ends before it was ready, or None.
-
-    Args:
-        address: where clients reach it, for the log.
-
-    Raises:
-        StartFailure: the API keys or the tracing cannot be used.
+    `address` is where clients reach it, for the log. Making one raises `StartFailure` as `serve` does.
     """
 
     def __init__(self, settings: Settings, readiness: Readiness, load: Load, address: str) -> None:
@@ -117,7 +110,7 @@ class Server(uvicorn.Server):
         self.slots.on_full = self._cut_unused
         self._next_cut = 0.0
         self._background: set[asyncio.Task[None]] = set()
-        self.failure: StartFailure | None = None
+        self.failure: StartFailure | None = None  # why the process ends
         self.was_forced = False  # by a second signal
 
     def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]  # only entered

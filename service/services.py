@@ -112,10 +112,8 @@ def services_of(request: Request) -> Services:
 def choose_model(request: Request, name: str | None, is_exact: bool = False) -> Services:
     """The services as the chosen model has them, for the rest of the request; the model is in use until its end.
 
-    No `name` is the default. With `is_exact` a model that is alone answers to its own name only.
-
-    Raises:
-        ModelNotFound: there is none of this name.
+    No `name` is the default; `ModelNotFound` if no model has it. With `is_exact` one that is alone answers to its own
+    name only.
     """
     services = services_of(request)
     model = services.models.find(name) if is_exact and name is not None else services.models.choose(name)
@@ -129,10 +127,6 @@ def choose_model(request: Request, name: str | None, is_exact: bool = False) -> 
 
 
 def refuse_early(services: Services, context: RequestContext) -> None:
-    """Of several models: refuses what the chosen one's queue would not take; before, all queues had to be full.
-
-    Raises:
-        Overloaded: it would have to wait too long.
-    """
+    """Of several models: refuses (Overloaded) what the chosen one would not queue; before, all had to be full."""
     if services.models.are_several and (refusal := services.runner().early_refusal(expected_tokens(context.headers))):
         raise refusal

@@ -129,11 +129,7 @@ class EncodeCall:
         self._encoded = empty_result(self.plan)
 
     async def run(self) -> Encoded[Any, Any]:
-        """Encodes all inputs.
-
-        Raises:
-            ServiceError: whatever keeps one from being encoded.
-        """
+        """Encodes all inputs, or raises the `ServiceError` that keeps one from being encoded."""
         start, space = 0, asyncio.Semaphore(PARTS_AT_ONCE)
         try:
             async with asyncio.TaskGroup() as group:

@@ -174,11 +174,7 @@ def read_rerank_call(query: Any, documents: Any, options: Mapping[str, Any]) -> 
 def read_classify_call(
     inputs: Any, pairs: Any, options: Mapping[str, Any], manifest: Manifest
 ) -> tuple[EncodeRequest, Inputs]:
-    """What a classifier is asked, scores alone.
-
-    Raises:
-        WrongTask: the model is no classifier.
-    """
+    """What a classifier is asked, scores alone; `WrongTask` of a model that is none."""
     if manifest.task != "classification":
         task = manifest.task.replace("_", "-")
         raise WrongTask(f"{manifest.model} is for {task}: only a classifier has labels of whole texts")
