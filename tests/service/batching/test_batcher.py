@@ -297,18 +297,6 @@ async def test_a_bad_text_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
     assert "987654" not in caplog.text
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), GeneratorExit()])
-async def test_a_worker_outlives_whatever_its_backend_raises(
-    error: BaseException, caplog: pytest.LogCaptureFixture
-) -> None:
-    with running(on_token={5: error}) as (batcher, _):
-        with pytest.raises(InferenceFailed):
-            await batcher.submit([job(5)])
-        assert pooled(await batcher.submit([job(7, 7, 7)])) == [[21, 3]]
-        assert batcher.is_alive()
-    assert type(error).__name__ in caplog.text
-
-
 async def test_a_failed_text_takes_the_rest_of_its_request_out_of_the_queue() -> None:
     with running(on_token={5: OSError()}, max_batch_tokens=1) as (batcher, backend):
         with pytest.raises(InferenceFailed):
@@ -316,21 +304,6 @@ async def test_a_failed_text_takes_the_rest_of_its_request_out_of_the_queue() ->
         assert batcher.queued_tokens == 0
         await batcher.submit([job(7)])
         assert backend.runs == [[(4,)], [(5,)], [(7,)]]
-
-
-def test_an_event_loop_that_is_gone_does_not_stop_the_worker() -> None:
-    with running() as (batcher, backend):
-        backend.hold()
-        loop = asyncio.new_event_loop()
-        task = loop.create_task(batcher.submit([job(5)]))
-        loop.run_until_complete(asyncio.sleep(0))
-        backend.wait_for_runs(1)
-        task.cancel()
-        loop.run_until_complete(asyncio.wait([task]))
-        loop.close()
-        backend.release()
-        assert pooled(asyncio.run(batcher.submit([job(6)]))) == [[6, 1]]
-        assert batcher.is_alive()
 
 
 async def test_close_finishes_what_is_queued_and_takes_nothing_more() -> None:

@@ -18,7 +18,7 @@ from service.batching import batcher as batching
 from service.batching.batcher import WORKER_NICE
 from service.batching.cores import KEPT_SECONDS, CoreShare, CoreShares
 from service.batching.jobs import Job, collate, separate
-from service.errors import DeadlineExceeded, NotReady, Overloaded
+from service.errors import DeadlineExceeded, InferenceFailed, NotReady, Overloaded
 from service.inference.backend import Batch, BatchOutput, Cancellation
 from tests.service.batching.test_batcher import begin, occupied, pooled, running, worker_threads
 from tests.service.fake_backend import ENDLESS, PATIENCE, job
@@ -97,6 +97,33 @@ def test_each_text_gets_what_it_would_get_alone_and_no_padding(
         if result.last_hidden_state is not None:
             np.testing.assert_array_equal(result.last_hidden_state, alone.last_hidden_state)
             assert result.last_hidden_state.flags.c_contiguous
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), GeneratorExit()])
+async def test_a_worker_outlives_whatever_its_backend_raises(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(on_token={5: error}) as (batcher, _):
+        with pytest.raises(InferenceFailed):
+            await batcher.submit([job(5)])
+        assert pooled(await batcher.submit([job(7, 7, 7)])) == [[21, 3]]
+        assert batcher.is_alive()
+    assert type(error).__name__ in caplog.text
+
+
+def test_an_event_loop_that_is_gone_does_not_stop_the_worker() -> None:
+    with running() as (batcher, backend):
+        backend.hold()
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(batcher.submit([job(5)]))
+        loop.run_until_complete(asyncio.sleep(0))
+        backend.wait_for_runs(1)
+        task.cancel()
+        loop.run_until_complete(asyncio.wait([task]))
+        loop.close()
+        backend.release()
+        assert pooled(asyncio.run(batcher.submit([job(6)]))) == [[6, 1]]
+        assert batcher.is_alive()
 
 
 @pytest.mark.parametrize("has_deadline", [False, True])
