@@ -1,6 +1,7 @@
 """How bodies are modelled: requests strictly, answers for their description; and what is wrong with a body."""
 
 import difflib
+import re
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ M = TypeVar("M", bound=BaseModel)
 _PROBLEMS_SHOWN = 5
 _PROBLEMS_READ = 1000
 _NAMES_OF_TEXTS = {"text", "texts", "sentences", "documents"}  # what other services call `inputs`
+_TYPE = re.compile(r"list\[|[A-Z]")  # what pydantic puts into a path where a field may have several; no name is such
 _NAME_SHOWN = 64  # characters of a field name, which may be a caller's own
 
 Piece = bytes | memoryview
@@ -140,10 +142,10 @@ def _describe(problem: Any, model: type[BaseModel]) -> tuple[str, str]:
     "extra inputs", as if `inputs` held too many.
     """
     *path, last = problem["loc"] or ("",)
+    path = [part for part in path if not _TYPE.match(str(part))]
     known, is_unknown = _fields(model, path), problem["type"] == "extra_forbidden"
     is_type = isinstance(last, str) and bool(path) and last not in known
-    kept = path if is_type and not is_unknown else problem["loc"]
-    place = ".".join(str(part)[:_NAME_SHOWN] for part in kept if not str(part).startswith("list["))
+    place = ".".join(str(part)[:_NAME_SHOWN] for part in (path if is_type and not is_unknown else [*path, last]))
     if problem["type"] == "string_pattern_mismatch":
         return place, f"expected {model.model_fields[problem['loc'][0]].description}"
     if not is_unknown:

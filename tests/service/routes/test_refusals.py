@@ -237,7 +237,14 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": [["a", "b"]] * 3000}, "inputs: 3000 pairs, at most 2048 a request are taken", 413),
     ],
     "classifier /encode": [{}, ({"inputs": "a", "entities": {}}, ""), ({"inputs": "a", "long_texts": "windows"}, "")],
-    "reranker /v1/rerank": [{}, ({"query": "a"}, "documents: ")],
+    "reranker /v1/rerank": [
+        {"query": "a"},
+        ({}, "documents: "),
+        (
+            {"documents": [{"txt": "b"}]},
+            "documents.0: Input should be a valid string; documents.0.text: Field required",
+        ),
+    ],
     "reranker /predict": [
         {},
         ({"inputs": ["a", "b", "c"]}, "inputs: expected a text, a pair"),
