@@ -36,7 +36,7 @@ class ServedModel:
         loaded: the same as `runner`; None instead of an error.
         failure: why it cannot answer, for the log and for operators; empty while it loads, and once it is there.
         metrics: its own series, once it is loaded.
-        bodies: bytes of its requests' bodies: its share, so that those of other models have room.
+        bodies: bytes of its requests' bodies: its share, so that the bodies of other models have room.
         cores: its share; None while there never was another model.
         in_use: requests that it is answering; `unused` is set while there are none.
         last_used: `time.monotonic()` when it was loaded, or a request last chose it.
@@ -295,5 +295,5 @@ class Models:
         return any(model.is_alive() for model in self)
 
     def are_all_alive(self) -> bool:
-        """Whether those of every loaded model do, of one at least: a run that hangs is cured by a new process alone."""
+        """Whether all loaded models answer, and there is one: a run that hangs is cured by a new process alone."""
         return self.is_alive() and all(model.is_alive() for model in self if model.loaded)

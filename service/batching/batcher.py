@@ -98,7 +98,7 @@ class Batcher:
         self._wake_ups: SimpleQueue[None] = SimpleQueue()  # one for each idle worker that is to look at the queue again
 
     def start(self) -> None:
-        """Starts the workers, once; RuntimeError where the system gives no threads."""
+        """Starts the workers, once; RuntimeError if the system has no thread left."""
         self._is_open = True
         for worker in self.workers:
             worker.thread.start()

@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
 
 class _Request(PendingRequest):
-    """Its results are what `join` makes of those of its parts, once it has."""
+    """Its results are those of its parts, and in the end what `join` makes of them."""
 
     __slots__ = ("join",)
 
