@@ -278,6 +278,8 @@ def test_expanded_queries_score_as_in_the_original(engine_of: EngineOf, expandin
         np.testing.assert_allclose(engine.score(query, documents), expected, atol=1e-4)
     assert [(item["tokens"], item["truncated"]) for item in together.items] == [(12, False), (12, False), (12, True)]
     assert max(item["tokens"] for item in engine.encode(documents, role="document").items) == 24
+    longer = engine.score(QUERY, documents, max_tokens_per_doc=4096)  # than documents of this model are
+    np.testing.assert_allclose(longer, engine.score(QUERY, documents), atol=TOLERANCE)
 
 
 def test_vectors_in_fewer_bits(engine_of: EngineOf, embedder: TaskArtifact) -> None:

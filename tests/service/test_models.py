@@ -153,12 +153,12 @@ def test_a_model_that_is_not_there_takes_nothing_from_the_other(both: Both) -> N
     answer = both.ask()
     assert (answer.status_code, "loading" in answer.text) == (503, True)
     failed.failure = "cannot load it"
-    both.services.metrics.of_model(failed.name)
     answer = both.ask()
     assert (answer.status_code, "could not be loaded" in answer.text) == (503, True)
     assert answer.headers["retry-after"] == "1"
-    assert both.services.metrics.registry.get_sample_value("polyhead_model_ready", {"model": "two"}) == 0
     assert [entry["id"] for entry in both.client.get("/v1/models").json()["data"]] == ["one"]
+    both.services.models._served[:] = [failed]  # the other is removed
+    assert both.client.get("/healthz").status_code == 503
 
 
 def test_a_model_whose_run_hangs_asks_for_a_new_process(started: Both, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,6 +375,8 @@ def test_a_server_starts_without_the_model_that_does_not_load(
 ) -> None:
     server = start(f"one={fake_artifact}", f"two={tmp_path / 'none'}")
     assert server.failure is None
+    value = server._services.metrics.registry.get_sample_value
+    assert [value("polyhead_model_ready", {"model": name}) for name in ("one", "two")] == [1, 0]
     client = TestClient(server.config.app)  # type: ignore[arg-type]  # uvicorn takes other kinds of apps too
     assert client.get("/readyz").status_code == 200
     bodies = [{"inputs": TEXT, "model": name} for name in ("one", "two")]

@@ -89,10 +89,11 @@ def test_traceback_has_places_but_no_message(lines: io.BytesIO) -> None:
         except ValueError as error:
             raise RuntimeError(TEXT) from error
     except RuntimeError:
-        logging.getLogger("some.module").exception("it failed")
+        logging.getLogger("some.module").exception("it failed", extra={"fields": {"status": 500}})
     (line,) = read(lines)
     assert TEXT not in lines.getvalue().decode()
-    described = line["error"]
+    described, status = line["error"], line["status"]
+    assert status == 500
     assert isinstance(described, dict)
     assert described["type"] == "RuntimeError"
     assert described["cause"]["type"] == "ValueError"
@@ -182,6 +183,18 @@ def test_nobody_waits_for_a_reader_that_stops_reading_and_what_is_lost_is_counte
     assert written == [f"line {number}" for number in range(100)]
     assert last == "50 lines were left out: no one read the ones before them"
     handler.flush()
+
+
+def test_what_is_lost_is_told_once(
+    lines: io.BytesIO, handler: logs.JsonHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with handler.in_background(interval=3600):
+        for most in (0, 1, 1):
+            monkeypatch.setattr(logs, "MAX_WAITING", most)
+            logging.getLogger("some.module").info("a line")
+            handler.flush()
+    left_out = "1 lines were left out: no one read the ones before them"
+    assert [line["message"] for line in read(lines)] == [left_out, "a line", "a line"]
 
 
 def test_a_stream_that_does_not_block_loses_nothing(pipe: tuple[int, IO[bytes]]) -> None:

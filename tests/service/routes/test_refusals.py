@@ -111,6 +111,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": ["cat", LONG], "truncate": False}, "inputs[1]: 42 tokens, the model takes 16; shorten the", 413),
         ({"inputs": 7}, "inputs: expected a text, a list of texts, a list of token ids or a list of lists of token"),
         ({"inputs": [2, 14]}, "inputs[0]: a token id is out of range, expected 0 to 13"),
+        ({"inputs": [[2], [-1]]}, "inputs[1]: a token id is out of range"),  # which counts from the vocabulary's end
         ({"dimensions": 9}, "dimensions: expected 1 to 8, the size of the vectors"),
         ({"attention": {"layers": [3]}}, "attention.layers: the model has 3 layers, valid indices are -3 to 2"),
         ({"attention": {"layers": [1, 0], "heads": [2]}}, "attention.heads: layer 0 has 2 heads, valid indices are 0"),

@@ -13,6 +13,7 @@ from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
 from model.artifact import PairWording
 from service.errors import Invalid, TooLarge
+from service.tokenization.inputs import Inputs, Truncate, tokenize
 from service.tokenization.rows import NoRoom, PairTruncation, PlainTokens
 from service.tokenization.tokenizer import Tokenizer
 from tests.service.fake_engine import CLS, SEP, make_tokenizer
@@ -79,7 +80,9 @@ def test_token_ids_of_a_pair_make_the_row_of_its_texts(first: str, second: str, 
     tokenizer = tokenizer_with(BERT)
     ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in (first, second)]
     ours = Tokenizer(FastTokenizer.from_str(tokenizer.to_str()), LONGEST, threads=1)
-    (found,) = ours.join_ids([ids], "longest_first", from_start=from_start)
+    cut: Truncate = "start" if from_start else True
+    given = Inputs(id_pairs=[ids])
+    (found,) = asyncio.run(tokenize(ours, given, vocab_size=tokenizer.get_vocab_size(), truncate=cut))
     ours.close()
     assert found.input_ids.tolist() == rows(tokenizer, first, second, from_start=from_start).input_ids.tolist()
     assert found.encoding is None
