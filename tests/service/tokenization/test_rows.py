@@ -95,6 +95,18 @@ def test_a_tokenizer_without_a_template_of_pairs_says_so() -> None:
         rows(tokenizer_with(backwards), "a", "cat")
 
 
+def test_words_around_a_pair_count_as_special_and_end_at_its_texts() -> None:
+    """Of a token that reaches into them, as a question mark with the line's end may, the text's own part is told."""
+    wording = PairWording(before=("the ", "a"), after=("t on", " mat"))
+    ours = Tokenizer(make_tokenizer(), LONGEST, threads=1, pair_wording=wording)
+    (found,) = asyncio.run(ours.encode_pairs([("ca", " sat")]))
+    ours.close()
+    assert found.encoding is not None
+    assert found.encoding.tokens == ["[CLS]", "the", "cat", "on", "[SEP]", "a", "sat", "mat", "[SEP]"]
+    assert found.encoding.offsets == [(0, 0), (0, 0), (0, 2), (0, 0), (0, 0), (0, 0), (1, 4), (0, 0), (0, 0)]
+    assert found.segments == [None, None, 0, None, None, None, 1, None, None]
+
+
 @pytest.mark.parametrize("wording", [None, PairWording(before=("Query: ", ""), after=("", "."))])
 def test_a_long_query_of_many_documents_is_held_once(wording: PairWording | None) -> None:
     query, count = "the cat " * 20_000, 200
