@@ -224,6 +224,11 @@ def test_pairs_are_scored_alone_as_together(engine_of: EngineOf, reranker: TaskA
     assert len({*map(float, together.scores[:, 0])}) == len(pairs)
 
 
+def test_tokens_of_a_sparse_model_are_vectors(engine_of: EngineOf, sparse_encoder: TaskArtifact) -> None:
+    found = engine_of(sparse_encoder.artifact).encode([QUERY, *DOCUMENTS], output="tokens")
+    assert [len(vectors) for vectors in found.embeddings] == [item["tokens"] for item in found.items]
+
+
 def test_long_texts_are_read_in_windows_that_the_queue_takes(engine_of: EngineOf, embedder: TaskArtifact) -> None:
     engine = engine_of(embedder.artifact)
     long = "the cat sat on the mat. a dog " * 3000  # more tokens than one engine may have in the queue
