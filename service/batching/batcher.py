@@ -98,10 +98,15 @@ class Batcher:
         self._wake_ups: SimpleQueue[None] = SimpleQueue()  # one for each idle worker that is to look at the queue again
 
     def start(self) -> None:
-        """Starts the workers, once; RuntimeError if the system has no thread left."""
+        """Starts the workers, once; it is closed, and RuntimeError raised, if the system has too few threads left."""
         self._is_open = True
-        for worker in self.workers:
-            worker.thread.start()
+        try:
+            for worker in self.workers:
+                worker.thread.start()
+        except RuntimeError:  # those that began would wait for ever, and hold the backend
+            self.workers = [worker for worker in self.workers if worker.thread.is_alive()]
+            self.close(_CANCEL_SECONDS)
+            raise
 
     async def submit(self, jobs: Sequence[Job], *, deadline: float | None = None) -> list[JobResult]:
         """Runs the texts of one request and returns their results in the same order.

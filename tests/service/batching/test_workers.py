@@ -21,7 +21,7 @@ from service.batching.jobs import Job, collate, separate
 from service.errors import DeadlineExceeded, InferenceFailed, NotReady, Overloaded
 from service.inference.backend import Batch, BatchOutput, Cancellation
 from tests.service.batching.test_batcher import begin, occupied, pooled, running, worker_threads
-from tests.service.fake_backend import ENDLESS, PATIENCE, job
+from tests.service.fake_backend import ENDLESS, PATIENCE, FakeBackend, job
 
 HEADS = {0: 3, 2: 0, 4: 1}  # by layer; a layer may have no heads
 
@@ -97,6 +97,21 @@ def test_each_text_gets_what_it_would_get_alone_and_no_padding(
         if result.last_hidden_state is not None:
             np.testing.assert_array_equal(result.last_hidden_state, alone.last_hidden_state)
             assert result.last_hidden_state.flags.c_contiguous
+
+
+def test_a_start_for_which_there_are_too_few_threads_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "polyhead-worker-2":
+            raise RuntimeError("can't start new thread")
+        begin_thread(thread)
+
+    begin_thread, before, backend = threading.Thread.start, worker_threads(), FakeBackend()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    batcher = batching.Batcher(backend, workers=4, max_batch_tokens=64, max_queue_tokens=1000)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        batcher.start()
+    assert (backend.is_closed, batcher.is_alive(), batcher.close(0)) == (True, False, True)
+    assert worker_threads() <= before
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), GeneratorExit()])
