@@ -222,17 +222,27 @@ async def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_othe
         await asyncio.gather(large, *more, *(task for task in small if not task.done()))
 
 
-async def test_a_request_larger_than_the_queue_is_told_so_and_its_refusal_is_freed_at_once() -> None:
-    with running(max_queue_tokens=2) as (batcher, _):
+async def test_a_refusal_is_freed_at_once() -> None:
+    async with occupied(max_queue_delay=0.1) as (batcher, backend):
+        batcher.rate.add(1, 1.0)  # a second a token
+        waiting = await begin(batcher, *[job(1, 2)] * 50)
         gc.disable()  # which would free it, too, by looking through all that there is
         try:
-            await batcher.submit([job(0), job(1, 2)])
-        except TooLarge as error:
-            held, message = weakref.ref(error), error.message
+            await batcher.submit([job(3)], deadline=time.monotonic() + 0.5)
+        except Overloaded as error:
+            held = weakref.ref(error)
         finally:
             gc.enable()
         assert held() is None
-        assert message == "the request has 3 tokens, the queue takes 2 at most: send fewer texts"
+        backend.release()
+        await waiting
+
+
+async def test_a_request_larger_than_the_queue_is_told_so() -> None:
+    with running(max_queue_tokens=2) as (batcher, _):
+        with pytest.raises(TooLarge) as refused:
+            await batcher.submit([job(0), job(1, 2)])
+        assert refused.value.message == "the request has 3 tokens, the queue takes 2 at most: send fewer texts"
         assert pooled(await batcher.submit([job(1, 2)])) == [[3, 2]]
 
 
