@@ -49,7 +49,7 @@ class Assignment:
         index: its place, from 0; one that replaces another has the same.
         settings: its own, of JSON's types.
         cores: that it is tied to; None for all.
-        load: where the function is that makes its runner, as `module:name`.
+        load: where the function is that makes its runner, as `module:name`; None for the service's own.
         program: what the service was started as, for messages.
         address: where clients reach it, for the log.
     """
@@ -57,7 +57,7 @@ class Assignment:
     index: int
     settings: dict[str, Any]
     cores: list[int] | None
-    load: str
+    load: str | None
     program: str
     address: str
 

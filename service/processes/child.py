@@ -19,7 +19,7 @@ from service.machine import bound_heap
 from service.observability import logs
 from service.observability.snapshots import Snapshot, take_snapshot
 from service.processes.channel import BEAT_INTERVAL, Assignment, Link, give_connection, take_connection
-from service.server import Load, Server
+from service.server import Load, Server, load_runner
 from service.services import ProcessGroup, Readiness
 from service.settings import Settings
 
@@ -43,7 +43,7 @@ def main(connections: socket.socket, control: socket.socket) -> int:
     log = logs.configure(settings.log_level, fields={"process": assignment.index})
     try:
         with log.in_background():
-            load = pkgutil.resolve_name(assignment.load)
+            load = load_runner if assignment.load is None else pkgutil.resolve_name(assignment.load)
             return ChildServer(settings, load, assignment.address, connections, control).run_to_end([])
     except StartFailure as error:
         sys.stderr.write(f"{assignment.program}: {error}\n")

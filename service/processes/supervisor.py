@@ -46,7 +46,7 @@ def supervise(settings: Settings, processes: int, load: object, program: str) ->
     Raises:
         StartFailure: a port is taken, or no process can be started.
     """
-    place = "service.server:load_runner" if load is None else _place_of(load)  # which is not imported here
+    place = None if load is None else _place_of(load)
     with listening(settings) as (resolved, listeners):
         return asyncio.run(Supervisor(resolved, processes, listeners, place, program).run())
 
@@ -64,7 +64,7 @@ class Supervisor:
     """Keeps processes at work until it is told to end; arguments as of `supervise`, `load` as of `Assignment`."""
 
     def __init__(
-        self, settings: Settings, processes: int, listeners: Sequence[socket.socket], load: str, program: str
+        self, settings: Settings, processes: int, listeners: Sequence[socket.socket], load: str | None, program: str
     ) -> None:
         self._settings = settings
         self._processes = processes
