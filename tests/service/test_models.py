@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from model.artifact import TOKENIZER, ArtifactError
 from service.app import ROUTES, create_app
+from service.batching.cores import CoreShare
 from service.errors import Overloaded
 from service.models import ServedModel
 from service.runner import Runner
@@ -245,7 +246,7 @@ def test_models_come_and_go(operated: Both, caplog: pytest.LogCaptureFixture) ->
     for name in ("three", "one"):
         assert operated.admin.delete(f"/admin/models/{name}").status_code == 200
     assert [record.getMessage() for record in caplog.records] == ["removing a model"] * 2
-    assert operated.engines["two"].batcher.cores is not None
+    assert isinstance(operated.engines["two"].batcher.cores, CoreShare)
     assert [operated.backends[name].is_closed for name in ("one", "two")] == [True, False]
     assert [state["name"] for state in operated.admin.get("/admin/models").json()["models"]] == ["two"]
     assert operated.ask().status_code == 200
