@@ -33,7 +33,7 @@ class ServedModel:
     Attributes:
         alias: the name that it was given; empty for none.
         name: what requests choose it by, and its label in metrics: the alias, or the artifact's own name.
-        loaded: the same as `runner`; None instead of an error.
+        loaded: the runner; None until it is there.
         failure: why it cannot answer, for the log and for operators; empty while it loads, and once it is there.
         metrics: its own series, once it is loaded.
         bodies: bytes of its requests' bodies: its share, so that the bodies of other models have room.

@@ -5,6 +5,7 @@ from typing import Literal
 
 from starlette.requests import Request
 
+from service.batching.admission import refuse
 from service.context import SERVICES_KEY, ByteBudget, RequestContext, context_of
 from service.errors import NotReady
 from service.http.connection import expected_tokens
@@ -128,5 +129,5 @@ def choose_model(request: Request, name: str | None, is_exact: bool = False) -> 
 
 def refuse_early(services: Services, context: RequestContext) -> None:
     """Of several models: refuses (Overloaded) what the chosen one would not queue; before, all had to be full."""
-    if services.models.are_several and (refusal := services.runner().early_refusal(expected_tokens(context.headers))):
-        raise refusal
+    if services.models.are_several:
+        refuse(services.runner().early_refusal(expected_tokens(context.headers)))

@@ -32,7 +32,7 @@ from service.tokenization.rows import TokenizedInput, offsets_behind, stitch
 TEXTS_AT_ONCE, TURN_SECONDS = 32, 1e-4
 """A thread that labels tokens lets others in for this long after each group of texts. NumPy releases the interpreter
 for less time than a waiting thread takes to wake up. The waiting threads, the event loop's among them, then begin to
-wait anew."""
+wait again."""
 
 
 def build_answer(

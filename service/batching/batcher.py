@@ -103,7 +103,7 @@ class Batcher:
         try:
             for worker in self.workers:
                 worker.thread.start()
-        except RuntimeError:  # those that began would wait for ever, and hold the backend
+        except RuntimeError:  # threads that began would wait forever, and hold the backend
             self.workers = [worker for worker in self.workers if worker.thread.is_alive()]
             self.close(_CANCEL_SECONDS)
             raise

@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
 
 class _Request(PendingRequest):
-    """Its results are those of its parts, and in the end what `join` makes of them."""
+    """Its results are its parts' results, and in the end what `join` makes of them."""
 
     __slots__ = ("join",)
 

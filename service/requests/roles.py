@@ -25,7 +25,7 @@ INPUT_TYPES: Mapping[str, Role] = {
 
 @dataclass(frozen=True, slots=True)
 class TextRole:
-    """How texts of one role are read: with a prompt, at most so many tokens of each, special tokens left out.
+    """How texts of one role are read: with a prompt, at most `most_tokens` of each, special tokens left out.
 
     Texts of no role are read as they are; of a pair each text may have a bound of its own.
     """

@@ -397,31 +397,3 @@ class TokenizeAnswer(PromptedAnswer):
     model: str
     items: list[TokenizedItem]
     usage: Usage
-
-
-class Status(AnswerModel):
-    """What a probe answers if all is well."""
-
-    status: Literal["ok", "ready"]
-
-
-class Info(AnswerModel, extra="allow"):
-    """What `GET /info` answers."""
-
-    model: str
-    model_id: str
-    """the same as TEI names it"""
-    max_client_batch_size: int
-    """texts that one request takes however long they are, as TEI names it: its clients send no more"""
-    manifest: dict[str, Any]
-    """the artifact's `manifest.json`"""
-    limits: dict[str, float]
-    """largest request, in bytes, texts, tokens and seconds"""
-    runtime: dict[str, str | int | bool | list[str]]
-    """provider, workers, threads, engine, its arithmetic, the processor's instructions, and `batch_invariant`: whether
-    a vector has the same bits whatever else is in its batch"""
-    versions: dict[str, str]
-
-
-class HeadReport(AnswerModel, extra="allow"):
-    """What `GET /heads` answers: the artifact's `heads.json`."""

@@ -8,7 +8,7 @@ ever loaded. A model that leaves answers the requests that it has.
 import asyncio
 from dataclasses import asdict
 from functools import lru_cache, partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import Field
@@ -20,11 +20,38 @@ from service.errors import Invalid, ModelNotFound, NotFound, NotReady
 from service.http.response import JSON
 from service.http.route import Route, answer_document
 from service.machine import installed_versions
-from service.requests.schemas import HeadReport, Info, Status
 from service.runner import Runner
 from service.services import Services, choose_model, services_of
 from service.settings import Settings
 from service.wire import AnswerModel, RequestModel
+
+
+class Status(AnswerModel):
+    """What a probe answers if all is well."""
+
+    status: Literal["ok", "ready"]
+
+
+class Info(AnswerModel, extra="allow"):
+    """What `GET /info` answers."""
+
+    model: str
+    model_id: str
+    """the same as TEI names it"""
+    max_client_batch_size: int
+    """texts that one request takes however long they are, as TEI names it: its clients send no more"""
+    manifest: dict[str, Any]
+    """the artifact's `manifest.json`"""
+    limits: dict[str, float]
+    """largest request, in bytes, texts, tokens and seconds"""
+    runtime: dict[str, str | int | bool | list[str]]
+    """provider, workers, threads, engine, its arithmetic, the processor's instructions, and `batch_invariant`: whether
+    a vector has the same bits whatever else is in its batch"""
+    versions: dict[str, str]
+
+
+class HeadReport(AnswerModel, extra="allow"):
+    """What `GET /heads` answers: the artifact's `heads.json`."""
 
 
 async def answer_healthz(request: Request) -> Response:

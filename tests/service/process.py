@@ -98,7 +98,7 @@ class ServerProcess:
         return self.wait()
 
     def connect(self, sent: bytes = b"", *, room: int | None = None) -> socket.socket:
-        """A connection on which this is sent; its client has room for so many bytes, or for as many as usual."""
+        """A connection on which this is sent; its client has room for `room` bytes, or as many as usual."""
         connection = socket.socket()
         if room is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)

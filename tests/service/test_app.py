@@ -19,7 +19,8 @@ from service.errors import Overloaded
 from service.http.openapi import make_document
 from service.http.route import Route, answer_document
 from service.requests.explain import ExplainAnswer
-from service.requests.schemas import EncodeAnswer, Info, TokenizeAnswer
+from service.requests.schemas import EncodeAnswer, TokenizeAnswer
+from service.routes.status import Info
 from service.wire import COHERE, TEI, AnswerModel, FailureAnswer, RequestModel
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import MAX_LENGTH, MODEL_NAME, write_fake_artifact

@@ -20,14 +20,14 @@ from model.config_parts import Task
 from service.errors import NotReady, WrongTask
 from service.http.route import Route, answer_document
 from service.operations.encode import offload
-from service.requests.schemas import EncodeRequest, Inputs, ModelChoice, Status, TeiTruncation, example
+from service.requests.schemas import EncodeRequest, Inputs, ModelChoice, TeiTruncation, example
 from service.requests.scoring import RerankAnswer, RerankRequest, TeiRank
 from service.requests.zero_shot import ZeroShotRequest
 from service.routes.adapter import chosen_output, embeddings_document, json_response, require_task, run_for
 from service.routes.predict import PredictAnswer, PredictRequest, answer_predict, answer_zero_shot
 from service.routes.score import answer_rerank
 from service.routes.similarity import SimilarityRequest, answer_similarity
-from service.routes.status import answer_readyz
+from service.routes.status import Status, answer_readyz
 from service.services import services_of
 from service.wire import TEI, AnswerModel, validate
 

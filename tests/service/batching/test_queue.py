@@ -194,7 +194,7 @@ def test_a_text_that_runs_alone_looks_for_no_others() -> None:
         ([(100, 0.1)] * 100 + [(100, 60.0), (100, 0.1)], 1000, 1, 1.0, 0.5),  # one run was held up
         ([(16_000, 0.02), (5, 0.005)] * 500, 16_005, 1, 0.025, 0.02),  # as on a GPU: milliseconds whatever is in a run
         ([], 10**9, 1, 0.0, 0.0),
-        ([(1, 0.001), (1000, 1.0)], 1000, 32, 1 / 32, 0.01),  # usual for its length, though long beside the others
+        ([(1, 0.001), (1000, 1.0)], 1000, 32, 1 / 32, 0.01),  # usual for its length, though longer than the others
     ],
 )
 def test_the_rate_follows_what_runs_took(

@@ -116,7 +116,7 @@ async def test_what_nobody_waits_for_is_dropped_and_harms_nobody() -> None:
     assert await behind == ["behind"]
     queue.close()
     queue.pool.shutdown()
-    assert (work.done, queue._at_work) == (["runs", "behind"], 0), "what is done is ahead of nobody"
+    assert (work.done, queue._at_work) == (["runs", "behind"], 0), "work that is done is ahead of no request"
 
 
 async def test_a_part_that_fails_fails_its_request_alone() -> None:
