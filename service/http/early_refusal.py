@@ -5,6 +5,7 @@ Such refusals are counted in the metrics, each of them, and logged in sums.
 """
 
 import logging
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ from service.http.route import RouteTable
 from service.observability.metrics import Metrics
 
 ALERT_SECONDS = 1.0  # after a refusal, that the next ones are refused early
+FIRST_PAUSE = 0.1  # seconds
+PAUSE_GROWTH = 4
 
 logger = logging.getLogger(__name__)
 
@@ -121,3 +124,36 @@ class EarlyRefusals:
         if self._refused:
             refused, self._refused = dict(self._refused), Counter()
             logger.info("requests refused early", extra={"fields": {"refused": refused}})
+
+
+class RefusedClient:
+    """A connection's refusals in a row: a client that was refused with 429 and asks again at once is slowed down.
+
+    From the second refusal on, its next request is read up to 0.1, 0.4, 1.6 seconds later, and so on, never later than
+    the `Retry-After` that it was given. Chance takes up to half of a pause, so that not all come again together.
+    """
+
+    def __init__(self, early: EarlyRefusals) -> None:
+        self._early = early
+        self._tokens = 0  # of the last request, if it was refused
+        self._retry_after = 0
+        self._next_pause = 0.0  # seconds
+        self._may_ask_again = 0.0  # by the clock of `pause`
+
+    def note(self, tokens: int, retry_after: int) -> None:
+        """Notes a refused request: about how many tokens it has, and the seconds of its `Retry-After`."""
+        self._early.count_refused(self._tokens, tokens)
+        self._tokens, self._retry_after = tokens, retry_after
+
+    def end(self) -> None:
+        """Ends the row: a request was answered, or the client is gone."""
+        self.note(0, 0)
+        self._next_pause = 0.0
+
+    def pause(self, now: float) -> float:
+        """Seconds until the next request is read."""
+        longest = 0.0 if now >= self._may_ask_again else min(self._next_pause, self._retry_after)
+        seconds = longest * random.uniform(0.5, 1)  # noqa: S311 - no secret
+        self._next_pause = max(FIRST_PAUSE, PAUSE_GROWTH * longest)
+        self._may_ask_again = now + seconds + self._retry_after  # a request that comes sooner may be older
+        return seconds

@@ -4,14 +4,9 @@ uvicorn 0.54 has none of them, and httptools buffers a header of any size. No ti
 every connection a few times within the shortest limit (`enforce_timeouts`). A client that leaves ends its request. The
 protocol knows connections and tasks, not what requests mean. Of uvicorn's own names it uses some that uvicorn does not
 promise to keep; the tests of this file fail when one of them changes.
-
-Clients that were refused with 429 and ask again at once are slowed down. From the second refusal in a row on, the next
-request of a connection is read up to 0.1, 0.4, 1.6 seconds later, and so on, never later than the `Retry-After` that
-the client was given. Chance takes up to half of a pause, so that not all come again together.
 """
 
 import asyncio
-import random
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -31,15 +26,13 @@ from service.http.connection import (
     refusal_bytes,
     without_upgrade,
 )
-from service.http.early_refusal import EarlyRefusals
+from service.http.early_refusal import EarlyRefusals, RefusedClient
 from service.settings import Settings
 
 LINGER_SECONDS = 2.0  # how long a refused client may go on sending before it is cut off
 FREE_CHUNKS = 4096  # of a body in chunks; beyond, each has to hold LEAST_CHUNK_BYTES on average
 LEAST_CHUNK_BYTES = 64
 MOST_PIPELINED = 128  # requests that may wait behind the one that is being answered; one read may hold ten thousand
-FIRST_PAUSE = 0.1  # seconds
-PAUSE_GROWTH = 4
 LEAST_RETRY_AFTER = 1  # seconds; the header has whole ones
 _CHUNK_MARK_BYTES = 12  # around a chunk: its length and two ends of lines
 
@@ -87,10 +80,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._framing_bytes = 0  # received since the request began, without its body and the marks of its chunks
         self.body_bytes = self._chunks = 0
         self._is_refused = False  # the request that is being read, from its head
-        self._refused_tokens = 0  # of the last request, if it was refused
-        self._next_pause = 0.0  # seconds
-        self._retry_after = 0
-        self._may_ask_again = 0.0  # by the loop's clock
+        self._refusals = RefusedClient(early)
         self._pause: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
@@ -117,7 +107,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._writer.close_connection = self.transport.close  # no longer this object, which is freed at once
         self.connection.begin_answer = lambda: False
         self.connection.cancel()
-        self._count_refused(0)
+        self._refusals.end()
         if self._pause is not None:
             self._pause.cancel()
         self._slots.release(self._slot, self.transport)
@@ -220,11 +210,9 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._refusal is not None:
                 self._write_refusal(self._refusal)
         if not self.connection.was_refused:
-            self._next_pause = 0.0
-            self._count_refused(0)
+            self._refusals.end()
         elif not (self.is_answering or self.pipeline or self._pause is not None):
-            self._retry_after = LEAST_RETRY_AFTER
-            self._count_refused(expected_tokens(dict(self.headers)))
+            self._refusals.note(expected_tokens(dict(self.headers)), LEAST_RETRY_AFTER)
             self._wait_before_next()
         self.connection.was_refused = False
         self._answered_at = self.loop.time()
@@ -388,26 +376,18 @@ class BoundedProtocol(HttpToolsProtocol):
         )
         if refusal is None:
             return False
-        self._retry_after = refusal.retry_after
-        self._count_refused(refusal.tokens)
+        self._refusals.note(refusal.tokens, refusal.retry_after)
         self.transport.write(refusal.data)
         if not keeps_alive:
             self.linger_and_close()
         return True
 
-    def _count_refused(self, tokens: int) -> None:
-        self._early.count_refused(self._refused_tokens, tokens)
-        self._refused_tokens = tokens
-
     def _wait_before_next(self) -> None:
-        now = self.loop.time()
-        pause = 0.0 if now >= self._may_ask_again else min(self._next_pause, self._retry_after)
-        self._next_pause = max(FIRST_PAUSE, PAUSE_GROWTH * pause)
-        self._may_ask_again = now + self._retry_after
+        pause = self._refusals.pause(self.loop.time())
         self._start_keep_alive()
         if pause and not self.transport.is_closing():
             self.flow.pause_reading()
-            self._pause = self.loop.call_later(pause * random.uniform(0.5, 1), self._read_again)  # noqa: S311 - no secret
+            self._pause = self.loop.call_later(pause, self._read_again)
 
     def _start_keep_alive(self) -> None:
         """Does what uvicorn does behind an answer, for those that it does not see."""
@@ -416,5 +396,4 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _read_again(self) -> None:
         self._pause = None
-        self._may_ask_again = self.loop.time() + self._retry_after  # a sooner one may be older
         self.flow.resume_reading()

@@ -13,8 +13,8 @@ from benchmarks.lib.load import Address, Request, run_closed_loop
 from service.app import ROUTES, UNMATCHED
 from service.errors import Overloaded
 from service.http.access import HostAndPortPolicy, KeyRing
-from service.http.early_refusal import ALERT_SECONDS, EarlyRefusals
-from service.http.protocol import FIRST_PAUSE, LEAST_RETRY_AFTER, PAUSE_GROWTH
+from service.http.early_refusal import ALERT_SECONDS, FIRST_PAUSE, PAUSE_GROWTH, EarlyRefusals
+from service.http.protocol import LEAST_RETRY_AFTER
 from service.http.route import RouteTable
 from service.observability.metrics import Metrics
 from tests.service.http.test_protocol import PROBE, connected, metric, request_bytes
