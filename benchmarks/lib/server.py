@@ -20,7 +20,7 @@ from benchmarks.lib.load import Address
 READY_LIMIT = 120.0  # seconds until ready; peers import torch and load for long
 STOP_LIMIT = 20.0  # seconds to leave after SIGTERM
 POLL = 0.005  # seconds between two looks at a server that starts
-PORTS = range(15000, 32768)  # below those that Linux gives to outgoing connections
+PORTS = range(20000, 32768)  # behind the ports of Ray's workers, below those that Linux gives to outgoing connections
 
 
 class Server(NamedTuple):
