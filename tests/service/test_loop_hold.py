@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from service.app import ROUTES
-from tests.service.loop_hold import BODIES, WITHOUT_BODY, Case, all_cases, answer_cases, field_cases, measure
+from tests.service.loop_hold import Case, measure
+from tests.service.loop_hold_cases import BODIES, WITHOUT_BODY, all_cases, answer_cases, field_cases
 
 ON_A_BUSY_MACHINE = 0.1  # seconds: a defect takes longer, and other tests run meanwhile
 ANSWERED = {200}
