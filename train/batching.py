@@ -14,6 +14,9 @@ from train.parallel import generator_of
 POOL = 32  # batches that are sorted by length together: little padding, and batch mates that differ from epoch to epoch
 RELATED_POOL = 100  # batches among whose texts related ones are looked for
 RELATED = 8  # texts of a group of related ones
+EVEN = 64  # tokens; 32 of a batch are left out on average
+EVEN_FROM = 512  # tokens of a batch; of a smaller one too large a share would be left out
+SHORTEST = 3  # tokens that a cut leaves of a text
 
 BETWEEN = (". ", ". ", ", ")  # two texts
 DRAWN = 2  # apart from what else is drawn from a seed
@@ -53,6 +56,24 @@ class TokenIds(NamedTuple):
         lengths = torch.tensor([len(self.ids[place]) for place in places])
         types = None if self.types is None else _padded([self.types[place] for place in places])
         return TokenBatch(_padded([self.ids[place] for place in places]), lengths, types)
+
+    def even_batch(self, places: Sequence[int]) -> TokenBatch:
+        """The same, with a multiple of `EVEN` tokens: the last texts are left out, and one is cut.
+
+        oneDNN makes new kernels for a number of tokens that did not occur before.
+        """
+        rows = [self.ids[place] for place in places]
+        total = sum(map(len, rows))
+        excess = total % EVEN if total >= EVEN_FROM else 0
+        kept: list[list[int]] = []
+        for row in reversed(rows):
+            if len(row) <= excess:
+                excess -= len(row)
+                continue
+            cut = max(0, min(excess, len(row) - SHORTEST))
+            excess -= cut
+            kept.insert(0, row[: len(row) - 1 - cut] + row[-1:])  # the token that ends a text stays
+        return TokenBatch(_padded(kept), torch.tensor([len(row) for row in kept]))
 
 
 def tokenize_texts(texts: Sequence[Any], tokenizer: Tokenizer, longest: int, *, pairs: bool = False) -> TokenIds:

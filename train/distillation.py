@@ -81,7 +81,7 @@ class Distillation(Recipe):
 
     def batch(self, places: Sequence[int], step: int) -> TokenBatch:
         """Some texts, with tokens replaced where that was asked for."""
-        batch = self.tokens.batch(places)
+        batch = self.tokens.even_batch(places)
         if self.weights.substitute:
             batch = substitute(batch, self.ordinary, self.weights.substitute, generator_of(self.seed, step))
         return batch.to(self.device)

@@ -15,7 +15,15 @@ from tokenizers import Tokenizer
 
 from tests.train.conftest import draw_texts
 from train import texts
-from train.batching import as_running_text, epoch_batches, ordinary_tokens, related_batches, substitute, tokenize_texts
+from train.batching import (
+    TokenIds,
+    as_running_text,
+    epoch_batches,
+    ordinary_tokens,
+    related_batches,
+    substitute,
+    tokenize_texts,
+)
 from train.data import read_parts, read_rows, read_texts
 from train.errors import DataError, RunError
 from train.texts import SOURCES, gather, read_reviews
@@ -156,6 +164,24 @@ def test_batches_are_what_the_tokenizer_gives(tokenizer: Tokenizer) -> None:
     pairs = tokenize_texts([("the cat", "sat"), ("a mat", "on the mat")], tokenizer, 40, pairs=True).batch([1])
     assert pairs.token_type_ids is not None
     assert pairs.token_type_ids.tolist() == [tokenizer.encode("a mat", "on the mat").type_ids]
+
+
+@pytest.mark.parametrize("lengths", [[8] * 79, [*range(2, 60)], [5] * 100 + [400], [4] * 143, [2] * 300])
+def test_an_even_batch_lacks_fewer_than_64_tokens(lengths: list[int]) -> None:
+    ids = [[101, *range(1000 * place, 1000 * place + length - 2), 102] for place, length in enumerate(lengths)]
+    tokens = TokenIds(ids)
+    whole = tokens.batch(range(len(ids)))
+    batch = tokens.even_batch(range(len(ids)))
+    total = int(batch.lengths.sum())
+    assert (total % 64, int(whole.lengths.sum()) - total) == (0, sum(lengths) % 64)
+    rows = [row[:length].tolist() for row, length in zip(batch.input_ids, batch.lengths, strict=True)]
+    cut = [row for row in rows if row not in ids]
+    for row in cut:
+        assert any(own[: len(row) - 1] == row[:-1] for own in ids)
+        assert row[-1] == 102
+        assert len(row) >= 3
+    assert ids == tokens.ids, "the texts of other batches are as they were"
+    assert torch.equal(tokens.even_batch([0, 1]).input_ids, tokens.batch([0, 1]).input_ids), "too few to leave any out"
 
 
 def test_substitution_leaves_special_tokens_and_every_other_text(tokenizer: Tokenizer) -> None:

@@ -21,7 +21,7 @@ from train.errors import Diverged, RunError
 from train.folder import RECORD, write_network
 from train.gates import Gates
 from train.heal import Heal
-from train.optimizer import make_optimizer, orthogonalise, parameter_groups
+from train.optimizer import ITERATIONS, make_optimizer, orthogonalise, parameter_groups
 from train.parallel import Processes
 from train.settings import CHECKPOINT, OptimizerName, RunSettings, head_dropout_at, rate_at
 
@@ -312,7 +312,9 @@ def test_steps_are_those_of_pytorch(tmp_path: Path) -> None:
         for part in ("layers.", "embeddings.")
     )
     assert len(hidden) == 2 * 6
-    muon = torch.optim.Muon([*hidden.values()], lr=1e-2, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    muon = torch.optim.Muon(
+        [*hidden.values()], lr=1e-2, weight_decay=0.1, ns_steps=ITERATIONS, adjust_lr_fn="match_rms_adamw"
+    )
     rest = torch.optim.AdamW(
         [
             {"params": [*tables.values()], "lr": 5e-3},
