@@ -21,7 +21,7 @@ from export.similarity import row_cosines
 from model.artifact import GRAPH, Artifact, Manifest
 from polyhead import Engine
 from service.answers.vectors import quantize
-from service.inference.onnx_backend import OnnxBackend
+from service.inference.openvino_backend import load_backend
 from service.requests.schemas import VectorFormat
 
 DEPTH = 10
@@ -69,6 +69,8 @@ def embed(directory: Path, texts: list[str]) -> Vectors:
     """Normalised vectors [texts, D], without the model's default prompt."""
     bar = tqdm(total=len(texts), desc=directory.name, unit="text", leave=False, disable=None)
     with Engine.load(directory) as engine, bar:
+        if engine.manifest.task != "embedding":
+            raise CannotMeasure(f"{directory} gives no vectors of texts: name an embedder's artifact")
         return engine.encode(texts, prompt="", normalize=True, progress=bar.update).embeddings
 
 
@@ -181,7 +183,8 @@ def changes() -> None:
     if arguments.only != "quality":
         tables.append(speed_table(artifacts, first.sentences, arguments.seconds))
     if arguments.plot:
-        rows = [{**one, **other} for one, other in zip(*(table.rows for table in tables), strict=True)]
+        found = zip(*(table.rows for table in tables), strict=True)  # of both tables, or of the only one
+        rows = [{column: cell for part in parts for column, cell in part.items()} for parts in found]
         lines = {"not healed": rows[: len(arguments.artifacts)]}
         if arguments.healed:
             lines["healed"] = [rows[0], *rows[len(arguments.artifacts) :]]
@@ -246,7 +249,10 @@ def share_removed(artifact: Artifact, whole: Artifact) -> float:
 def speed_table(artifacts: Mapping[Path, Artifact], texts: list[str], seconds: float) -> Table:
     """Times every artifact against the first, with a batch a size, of texts evenly over the pairs."""
     first = next(iter(artifacts.values()))
-    backends = {path: OnnxBackend(artifact, intra_op_threads=1) for path, artifact in artifacts.items()}
+    backends = {
+        path: load_backend(artifact, workers=1, intra_op_threads=1, provider="cpu")
+        for path, artifact in artifacts.items()
+    }
     shares = {path: share_removed(artifact, first) for path, artifact in artifacts.items()}
     bare = next((path for path, share in shares.items() if share == 1), None)
     drawn = [texts[index * len(texts) // max(BATCH_SIZES)] for index in range(max(BATCH_SIZES))]

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from benchmarks import __main__ as benchmarks
 from benchmarks.lib.command import CannotMeasure
 from benchmarks.quality.parts import split, train_classifier
 from benchmarks.quality.vectors import (
+    BATCH_SIZES,
     DEPTH,
     NOT_CHOSEN_BY,
     Vectorized,
@@ -16,11 +18,14 @@ from benchmarks.quality.vectors import (
     nearness,
     read_definitions,
     recall,
+    speed_table,
 )
 from export.heads.corpus import read_pairs
 from export.pruning.driver import halve
+from service.inference.openvino_backend import OpenVinoBackend
 from tests.benchmarks.test_commands import run_script, write_definitions
 from tests.planted import write_pairs
+from tests.task_artifacts import TaskArtifact, for_openvino
 
 
 def test_recall_is_that_of_sorting(generator: np.random.Generator) -> None:
@@ -69,6 +74,38 @@ def test_spearman_of_some_of_the_pairs(pairs_file: Path, generator: np.random.Ge
     _, judged = halve(20)  # the pairs that heads are not chosen by
     figures = found.figures(found)
     assert figures[NOT_CHOSEN_BY] == found.spearman(sorted(judged)) != figures["spearman"]
+
+
+@pytest.mark.parametrize(("only", "drawn"), [("quality", "Spearman x 100"), ("speed", "Times faster")])
+def test_one_of_the_two_tables_is_drawn_too(
+    only: str, drawn: str, pairs_file: Path, embedder: TaskArtifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plot = pairs_file.with_suffix(".svg")
+    options = ("--pairs", pairs_file, "--only", only, "--seconds", 0.01, "--plot", plot)
+    monkeypatch.setattr("sys.argv", ["", "quality", "artifacts", *map(str, (embedder.artifact, *options))])
+    benchmarks.main()
+    assert drawn in plot.read_text()
+
+
+def test_a_network_without_vectors_is_refused_in_one_line(
+    pairs_file: Path, classifier: TaskArtifact, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (str(classifier.artifact), "--pairs", str(pairs_file))
+    monkeypatch.setattr("sys.argv", ["", "quality", "artifacts", *options])
+    with pytest.raises(SystemExit, match="2"):
+        benchmarks.main()
+    expected = f"python -m benchmarks quality artifacts: {classifier.artifact} gives no vectors of texts"
+    assert capsys.readouterr().err.startswith(expected)
+
+
+def test_an_artifact_for_openvino_is_as_fast_as_there(
+    embedder: TaskArtifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openvino")
+    artifact, sizes = for_openvino(embedder.artifact, tmp_path / "made"), set[int]()
+    monkeypatch.setattr(OpenVinoBackend, "run", lambda _, batch: sizes.add(len(batch.lengths)))
+    speed_table({tmp_path: artifact}, ["a text", "another"], 0.01)
+    assert sizes == {*BATCH_SIZES}
 
 
 @pytest.mark.slow
