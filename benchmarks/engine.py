@@ -20,7 +20,7 @@ import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.lib.command import parser_of, program, whole
+from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
 from benchmarks.lib.report import Table, compare_seconds, emit, processor_seconds
 from benchmarks.peers.peers import PeerProcess, start_worker
 from benchmarks.peers.workers import Task
@@ -140,7 +140,10 @@ def of_onnx(theirs: Any) -> Callable[[IntArray], Run]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / GRAPH
         network = _HiddenStates(theirs).eval()
-        torch.onnx.export(network, (example,), path, dynamo=True, dynamic_shapes=shapes, verbose=False)
+        try:
+            torch.onnx.export(network, (example,), path, dynamo=True, dynamic_shapes=shapes, verbose=False)
+        except torch.onnx.errors.OnnxExporterError as error:
+            raise CannotMeasure(f"--onnx: PyTorch does not export this network: {error.__cause__ or error}") from error
         session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return lambda ids: partial(session.run, None, {"input_ids": ids})
 

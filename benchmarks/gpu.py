@@ -55,7 +55,7 @@ def compare_with_reference(engines: Sequence[Engine], references: Sequence[Engin
     for engine in engines:
         reference = by_weights.get(engine.artifact.manifest.source.sha256)
         if reference is None:
-            table.add(engine=engine.name, reference="none given: --reference")
+            table.add(engine=engine.name, reference="none of its weights: --reference")
             continue
         batch = make_batch(tokenize(engine.artifact, texts), tuple(range(engine.artifact.manifest.config.num_layers)))
         found, expected = (next(iter(one.backends.values())).run(batch) for one in (engine, reference))

@@ -21,7 +21,7 @@ from benchmarks.lib.texts import fingerprint, load_texts, load_tokenizer
 from export.graph import trace
 from export.runtime import Session
 from export.texts import graph_inputs
-from model.artifact import Artifact
+from model.artifact import EXPLAIN_GRAPH, Artifact
 from model.attention import LOCAL_ATTENTION_OP
 from model.encoder import Encoder
 from service.batching.decompositions import source_runs
@@ -163,6 +163,9 @@ def explaining() -> None:
     parser.add_argument("--tokens", type=whole, nargs="+", default=[20, 64, 128], help="lengths of the texts")
     arguments = parser.parse_args()
     artifacts = {str(path): Artifact.open(path) for path in arguments.artifacts}
+    for path, artifact in artifacts.items():
+        if EXPLAIN_GRAPH not in artifact.manifest.files:
+            raise CannotMeasure(f"{path} has no {EXPLAIN_GRAPH}: export it in fp32, without --no-explain")
     decomposers = {path: OnnxDecomposer(artifact) for path, artifact in artifacts.items()}
     smallest = min(artifact.manifest.config.vocab_size for artifact in artifacts.values())
     table = Table("explaining", "explaining a text")

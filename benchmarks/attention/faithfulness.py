@@ -18,7 +18,7 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from benchmarks.lib.command import CannotMeasure, parser_of, positive, program, whole
+from benchmarks.lib.command import CannotMeasure, parser_of, program, share, whole
 from benchmarks.lib.report import Table, emit
 from benchmarks.peers.peers import XPLAINSIM, start_worker
 from benchmarks.peers.workers import Task
@@ -173,7 +173,7 @@ def main() -> None:
     """Prints a row a method, then JSON."""
     parser = parser_of(__doc__, "pairs", takes="a minute a dozen pairs")
     parser.add_argument("source", nargs="?", help="checkpoint folder or hub id (default: the default model)")
-    parser.add_argument("--prune-heads", type=positive, metavar="SHARE", help="remove this share of the heads before")
+    parser.add_argument("--prune-heads", type=share, metavar="SHARE", help="remove this share of the heads before")
     parser.add_argument(
         "--xplainsim", type=Path, metavar="DIR", help="beside xplainsim too, half a minute a pair; DIR keeps it"
     )

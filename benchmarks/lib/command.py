@@ -11,13 +11,18 @@ from typing import Any
 from export import command
 from export.errors import ExportError
 from model.artifact import ArtifactError
-from service.errors import one_line
+from service.errors import ServiceError, one_line
+from service.inference.backend import ProviderUnavailable
 
-whole, positive, not_negative = command.count, command.positive, command.not_negative
+whole, positive, not_negative, share = command.count, command.positive, command.not_negative, command.share
 
 
 class CannotMeasure(Exception):
     """A script cannot measure what it was asked to; the message is one line and says what is in the way."""
+
+
+# OSError: a file, a port, a full disk; ServiceError: the model does not do what it is asked for.
+OBSTACLES = (CannotMeasure, ArtifactError, ExportError, ProviderUnavailable, ServiceError, OSError)
 
 
 def program(run: Callable[[], None]) -> Callable[[], None]:
@@ -31,7 +36,7 @@ def program(run: Callable[[], None]) -> Callable[[], None]:
         try:
             with command.endings_interrupt():
                 run()
-        except (CannotMeasure, ArtifactError, ExportError, OSError) as error:  # OSError: a file, a port, a full disk
+        except OBSTACLES as error:
             message, code = one_line(error), 2  # argparse's for a wrong command line
         except KeyboardInterrupt:
             message, code = "interrupted", command.INTERRUPTED

@@ -22,7 +22,7 @@ from benchmarks.lib.texts import TokenIds, make_batch, standard_plans
 from benchmarks.peers.workers import Pass, layouts_of, pull
 from export.similarity import row_cosines
 from model.artifact import Artifact
-from service.inference.backend import Backend, Batch, Float32Array, ProviderUnavailable
+from service.inference.backend import Backend, Batch, Float32Array
 from service.inference.openvino_backend import load_backend
 
 ENCODE = "/encode"
@@ -124,19 +124,16 @@ class Engine(NamedTuple):
 
     @classmethod
     def open(cls, directory: Path, *, provider: str = "cpu", layouts: Sequence[Layout] | None = None) -> "Engine":
-        """Verifies an artifact and loads it once a layout; `CannotMeasure` if the provider cannot be used.
+        """Verifies an artifact and loads it once a layout; `ProviderUnavailable` if the provider cannot be used.
 
         If none is given, a worker a core and one on all cores; on a GPU one, and two of which one prepares.
         """
         artifact = Artifact.open(directory)
         usual = [(1, 1), (2, 1)] if provider == "cuda" else layouts_of(len(os.sched_getaffinity(0)))
-        try:
-            backends = {
-                (workers, threads): load_backend(artifact, workers=workers, intra_op_threads=threads, provider=provider)
-                for workers, threads in layouts or usual
-            }
-        except ProviderUnavailable as error:
-            raise CannotMeasure(str(error)) from error
+        backends = {
+            (workers, threads): load_backend(artifact, workers=workers, intra_op_threads=threads, provider=provider)
+            for workers, threads in layouts or usual
+        }
         return cls(f"{directory} {artifact.manifest.precision}", artifact, backends)
 
     @property

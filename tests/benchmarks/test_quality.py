@@ -87,15 +87,17 @@ def test_one_of_the_two_tables_is_drawn_too(
     assert drawn in plot.read_text()
 
 
-def test_a_network_without_vectors_is_refused_in_one_line(
+def test_what_an_artifact_lacks_is_said_in_one_line(
     pairs_file: Path, classifier: TaskArtifact, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = (str(classifier.artifact), "--pairs", str(pairs_file))
-    monkeypatch.setattr("sys.argv", ["", "quality", "artifacts", *options])
-    with pytest.raises(SystemExit, match="2"):
-        benchmarks.main()
-    expected = f"python -m benchmarks quality artifacts: {classifier.artifact} gives no vectors of texts"
-    assert capsys.readouterr().err.startswith(expected)
+    given = {"quality artifacts": ["--pairs", str(pairs_file)], "attention explaining": []}
+    lacking = {"quality artifacts": "gives no vectors of texts", "attention explaining": "has no explain.onnx: export"}
+    for name, options in given.items():
+        monkeypatch.setattr("sys.argv", ["", *name.split(), str(classifier.artifact), *options])
+        with pytest.raises(SystemExit, match="2"):
+            benchmarks.main()
+        expected = f"python -m benchmarks {name}: {classifier.artifact} {lacking[name]}"
+        assert capsys.readouterr().err.startswith(expected)
 
 
 def test_an_artifact_for_openvino_is_as_fast_as_there(

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import gpu
 from benchmarks.attention.claims import NETWORK_SIZE, every_head_count
 from benchmarks.attention.faithfulness import METHODS, POOLING, left_out_drops, measure, text_places, token_types
+from benchmarks.engine import draw, of_onnx
 from benchmarks.lib.command import CannotMeasure
 from benchmarks.peers.peers import start_worker
 from benchmarks.peers.workers import Task
@@ -125,3 +126,12 @@ def test_replicas_are_always_told_a_host() -> None:
             with socket.create_connection(address, timeout=10) as client, client.makefile("rb") as answer:
                 client.sendall(b"GET / HTTP/1.0\r\n" + header + b"\r\n")
                 assert answer.read().endswith(b"\r\n\r\n" + host)
+
+
+def test_a_network_that_pytorch_does_not_export_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise torch.onnx.errors.OnnxExporterError("a long report") from ValueError("no view of such strides")
+
+    monkeypatch.setattr(torch.onnx, "export", refuse)
+    with pytest.raises(CannotMeasure, match="--onnx: PyTorch does not export this network: no view of such strides"):
+        of_onnx(draw("tiny"))
