@@ -92,7 +92,7 @@ def measure_rates(arguments: Namespace, requests: Sequence[Request]) -> Table:
     with ExitStack() as stack:
         ways = {}
         for workers, count in product(arguments.workers, arguments.processes):
-            if count <= workers:
+            if workers % count == 0:
                 server = stack.enter_context(_waiting(arguments.model, count, workers))
                 ways[f"{count} x {workers // count}"] = over_http(server, requests, CONNECTIONS, arguments.seconds)
         title = f"processes x workers; a model that waits {1000 * TEXT_SECONDS:g} ms a text, {CONNECTIONS} connections"
@@ -142,7 +142,7 @@ def processes() -> None:
     `service startup` measures what memory they take, if the environment has POLYHEAD_PROCESSES.
     """
     parser = parser_of(processes.__doc__, "model", takes="about three minutes", seconds=4.0, rounds=3)
-    parser.add_argument("--processes", type=whole, nargs="+", default=[1, 2, 4], help="numbers of them")
+    parser.add_argument("--processes", type=whole, nargs="+", default=[1, 2, 4], help="numbers that divide --workers")
     parser.add_argument("--workers", type=whole, nargs="+", default=[4, 8, 16], help="of all processes together")
     parser.add_argument("--clients", type=whole, nargs="+", default=[2, 4, 16], help="connections that stay")
     arguments = parser.parse_args()

@@ -15,6 +15,8 @@ from benchmarks import __main__ as benchmarks
 from benchmarks.lib.command import program
 from export.checkpoint import read_checkpoint
 from export.sources import Folder
+from service.errors import Invalid
+from service.inference.backend import ProviderUnavailable
 from tests.planted import draw_texts, write_pairs
 
 exhaustive = pytest.mark.exhaustive
@@ -25,6 +27,7 @@ REQUIRED = {
     "attention explaining": ("DIR",),
     "attention faithfulness": ("DIR", "--pairs", "DIR/pairs.csv"),
     "gpu rates": ("DIR",),
+    "http neighbours": ("--model", "DIR", "--other", "DIR"),
     "http versions": ("DIR", "DIR", "--model", "DIR"),
     "inputs network": ("minilm-l6", "DIR"),
     "peers encode": ("DIR",),
@@ -44,6 +47,7 @@ WITHOUT_SENSE = [
     ("http closed", "--seconds", "0"),
     ("http closed", "--texts-per-request", "0"),
     ("http open", "--warmup", "nan"),
+    ("attention faithfulness", "--prune-heads", "5"),
     ("engine transformers", "--lengths", "4096"),
     ("peers encode", "--plot", "no/such/folder.svg"),
 ]
@@ -93,6 +97,17 @@ def test_ctrl_c_and_sigterm_end_what_was_started(
     assert capsys.readouterr().err.endswith(": interrupted\n")
 
 
+@pytest.mark.parametrize("error", [ProviderUnavailable("no card"), Invalid("no labels")])
+def test_what_an_engine_refuses_is_said_in_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    @program
+    def main() -> None:
+        raise error
+
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err.endswith(f": {error}\n")
+
+
 def run_script(name: str, *arguments: object) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks", *name.split(), *map(str, arguments)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)  # noqa: S603 - our own scripts
@@ -126,10 +141,11 @@ SMALL: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "http closed": ("--rounds 1 --texts 32 --seconds 0.5 --connections 2", {"rates": "tokens_per_s"}),
     "http cost": ("--rounds 1 --texts 16 --seconds 0.5 --connections 2", {"cost": "server_us"}),
+    "http neighbours": ("--seconds 1 --rounds 1", {"neighbours": "answered"}),
     "http storm": ("--clients 2 40 --seconds 1 --rounds 1", {"storm": "goodput_per_s"}),
     "http versions": ("--rounds 1 --texts 32 --seconds 0.5 --connections 2", {"rates": "tokens_per_s"}),
     "service processes": (
-        "--processes 1 2 --workers 2 --clients 4 --seconds 1 --rounds 1",
+        "--processes 1 2 --workers 2 5 --clients 4 --seconds 1 --rounds 1",
         {"rates": "requests_per_s"},
     ),
     "service soak": ("--minutes 0.1 --interval 0.5 --connections 2", {"memory": "peak"}),
@@ -150,9 +166,10 @@ def test_a_question_is_answered_by_numbers(name: str, default_artifact: Path) ->
 
 @exhaustive
 @pytest.mark.alone
-def test_http_open_past_the_limit(default_artifact: Path) -> None:
-    limits = ("POLYHEAD_MAX_QUEUE_TOKENS=1024", "POLYHEAD_MAX_REQUEST_TOKENS=1024")
-    options = ("--texts", 64, "--seconds", 3, "--warmup", 1, "--share", 0.3, 4, "--set", limits[0], "--set", limits[1])
+def test_http_open_past_the_limit(default_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("POLYHEAD_MAX_QUEUE_TOKENS", "POLYHEAD_MAX_REQUEST_TOKENS"):
+        monkeypatch.setenv(limit, "1024")
+    options = ("--texts", 64, "--seconds", 3, "--warmup", 1, "--share", 0.3, 4)
     below, above = run_script("http open", "--model", default_artifact, *options)["open_loop"]
     assert below["429_%"] < 5  # 0 on a machine that does nothing else: the queue takes thirty texts here
     assert above["429_%"] > 20
@@ -166,7 +183,7 @@ def test_replicas(default_artifact: Path) -> None:
     if shutil.which("nginx", path="/usr/sbin:/usr/bin") is None:
         pytest.skip("nginx is not installed: Debian's package nginx-light brings it")
     options = ("--rate", 30, "--seconds", 1.5, "--drain-delay", 0.5)
-    replaced, asked_again, not_asked = run_script("service replicas", "--model", default_artifact, *options)["replicas"]
+    replaced, not_asked, asked_again = run_script("service replicas", "--model", default_artifact, *options)["replicas"]
     assert min(row["answered"] for row in (replaced, asked_again, not_asked)) > 20
     assert replaced["lost"] == 0
     # A closing port resets connections that no one accepted yet, and nginx asks the other replica: rarely one or two.
