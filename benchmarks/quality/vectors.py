@@ -183,8 +183,8 @@ def changes() -> None:
     if arguments.only != "quality":
         tables.append(speed_table(artifacts, first.sentences, arguments.seconds))
     if arguments.plot:
-        found = zip(*(table.rows for table in tables), strict=True)  # of both tables, or of the only one
-        rows = [{column: cell for part in parts for column, cell in part.items()} for parts in found]
+        both = zip(*(table.rows for table in tables), strict=True)  # or the only one
+        rows: list[Row] = [{column: cell for part in parts for column, cell in part.items()} for parts in both]
         lines = {"not healed": rows[: len(arguments.artifacts)]}
         if arguments.healed:
             lines["healed"] = [rows[0], *rows[len(arguments.artifacts) :]]
