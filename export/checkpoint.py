@@ -204,7 +204,8 @@ def _read_words(
             tokenizer, fewer = without_trailing(tokenizer, described["pad_token_id"])
             if fewer and not config.causal:
                 raise UnsupportedModel("the tokenizer ends texts with the padding token, which the classifier skips")
-            stated = stated and stated - fewer
+            if fewer:  # the original's limit counts them
+                stated = min(stated or config.max_positions, config.max_positions) - fewer
     return _with_known_ids(tokenizer, config), stated, pairs, None
 
 

@@ -203,13 +203,13 @@ def test_logits_equal_transformers(pair: Pair) -> None:
     assert (config.task_settings.activation, config.output_size) == ("softmax", 3)
 
 
-@pytest.mark.parametrize("tokenizer", ["qwen", "qwen-chat"])
-def test_a_decoder_scores_pairs_as_cross_encoder_does(tokenizer: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("tokenizer", "longest"), [("qwen", 30), ("qwen", 1000), ("qwen-chat", 30)])
+def test_a_decoder_scores_pairs_as_cross_encoder_does(tokenizer: str, longest: int, tmp_path: Path) -> None:
     """One tokenizer ends texts with the padding token, which the original skips; the other adds nothing to a pair."""
     model = replace(NAMED["qwen3"], tokenizer=tokenizer)
     sizes = {"vocab_size": TOKENIZERS[tokenizer]().get_vocab_size(), "pad_token_id": 0}
     folder = save(draw(model, auto=AutoModelForSequenceClassification, num_labels=1, **sizes), model, tmp_path)
-    words = {"tokenizer_class": "Qwen2Tokenizer", "pad_token": "<|endoftext|>", "model_max_length": 30}
+    words = {"tokenizer_class": "Qwen2Tokenizer", "pad_token": "<|endoftext|>", "model_max_length": longest}
     write_json(folder / "tokenizer_config.json", words)
     ours = read(folder)
     assert compare_with_original(ours, folder)["logits"] < TOLERANCE
