@@ -102,7 +102,7 @@ def _windowed(config: Mapping[str, Any], pooling: Pooling, near: tuple[int, ...]
 
 def _qwen_windows(config: Mapping[str, Any]) -> tuple[int, ...]:
     """Layers with a window: from `layer_types`, or in older files the last ones."""
-    if not config.get("use_sliding_window") or config.get("sliding_window") is None:
+    if not config.get("use_sliding_window") or config["sliding_window"] is None:
         return ()
     layers = count_layers(config)
     if config.get("layer_types") is None:
@@ -120,7 +120,8 @@ QWEN3 = Family(
         "is_causal": True,
         "use_sliding_window": False,
         "max_window_layers": 28,
-        **dict.fromkeys(("sliding_window", "layer_types")),
+        "sliding_window": REQUIRED,
+        "layer_types": None,
     },
     requires=WHOLE_ROTATION,
     names=NAMES,

@@ -158,16 +158,19 @@ class Family:
         """The encoder's state from a checkpoint's tensors and its config.json.
 
         Raises:
-            UnsupportedModel: a tensor of an unknown part, or a missing one that would join another.
+            UnsupportedModel: a tensor of an unknown part, a missing one that would join another, or a size or a setting
+                that does not fit the others.
         """
-        given = self.prepare(tensors, config) if self.prepare else tensors
-        named = dict(given)
-        if self.names is not None:
-            named = rename(given, self.names, prefixes=self.prefixes, ignored=self.ignored)
         try:
+            given = self.prepare(tensors, config) if self.prepare else tensors
+            named = dict(given)
+            if self.names is not None:
+                named = rename(given, self.names, prefixes=self.prefixes, ignored=self.ignored)
             return self.finish(named, config) if self.finish else named
         except KeyError as missing:
             raise UnsupportedModel(f"the checkpoint has no {missing}, which joins other tensors") from missing
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            raise UnsupportedModel(f"config.json and the weights do not go together: {error!r:.200}") from error
 
 
 def rename(
