@@ -19,6 +19,7 @@ from export.families.family import require_settings, strip_prefix
 from export.sources import read_json
 from export.weights import read_file
 from model.artifact import hash_file
+from model.config_parts import is_number
 
 ADAPTER = "adapter_config.json"
 ADAPTERS = "adapters"  # of jina-embeddings-v5, within the network's
@@ -92,6 +93,10 @@ def merge_adapter(
                 f"folder of that name with {ADAPTER}"
             )
         return _merge_peft(tensors, folder, prefixes, allows_pickles=allows_pickles)
+    alpha, rank = config.get("lora_alpha"), config.get("lora_rank")
+    if names and not (isinstance(names, list) and is_number(alpha) and is_number(rank) and rank):
+        found = f"lora_adaptations {names!r:.100}, lora_alpha {alpha!r:.100} and lora_rank {rank!r:.100}"
+        raise UnsupportedModel(f"config.json says {found}: expected a list of names and two numbers")
     if names and name not in names:
         said = "choose one" if name is None else f"{name!r} is none of them"
         raise UnsupportedModel(f"the checkpoint has an adapter for each of {', '.join(names)}: {said} with --adapter")

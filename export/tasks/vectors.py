@@ -107,11 +107,12 @@ def read_token_outputs(pipeline: Pipeline, hidden_size: int) -> dict[str, NDArra
     if pipeline.task != "embedding" or not pipeline.allows_pickles or not all(file.is_file() for file in files):
         return {}
     sparse, vectors = (read_file(file) for file in files)
-    if sparse["weight"].shape != (1, hidden_size) or vectors["weight"].shape[1:] != (hidden_size,):
+    shapes = [{name: tuple(tensor.shape) for name, tensor in layer.items()} for layer in (sparse, vectors)]
+    if shapes != [{"weight": (size, hidden_size), "bias": (size,)} for size in (1, len(vectors.get("bias", ())))]:
         raise UnsupportedModel(f"{SPARSE_LAYER} and {COLBERT_LAYER}: expected layers on {hidden_size} numbers")
     named = read_json(pipeline.transformer / "tokenizer_config.json")
     tokenizer = read_tokenizer(pipeline.transformer)
-    specials = [named.get(f"{name}_token", default) for name, default in SPECIALS.items()]
+    specials = [named.get(f"{name}_token") or default for name, default in SPECIALS.items()]
     ids = [tokenizer.token_to_id(token["content"] if isinstance(token, dict) else token) for token in specials]
     return {
         "sparse_weight": sparse["weight"][0].numpy(),

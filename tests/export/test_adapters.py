@@ -207,6 +207,13 @@ def test_one_of_the_adapters_has_to_be_named(adapted: Path) -> None:
         read(adapted, adapter="separation")
 
 
+@pytest.mark.parametrize("change", [{"lora_adaptations": TASKS[0]}, {"lora_alpha": None}, {"lora_rank": 0}], ids=str)
+def test_settings_of_adapters_that_are_of_another_type(adapted: Path, change: dict[str, Any]) -> None:
+    change_json(adapted / "config.json", **change)
+    with pytest.raises(UnsupportedModel, match="expected a list of names and two numbers"):
+        read(adapted, adapter=TASKS[0])
+
+
 def test_an_adapter_of_another_shape(adapted: Path) -> None:
     tensors = load_file(adapted / "model.safetensors")
     name = next(name for name in tensors if name.endswith("fc1.parametrizations.weight.0.lora_B"))

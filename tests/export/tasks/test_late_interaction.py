@@ -160,13 +160,15 @@ def test_both_published_forms_equal_multi_vector_encoder(name: str, form: Any, a
     compare(checkpoint, folder, fused, rows)
 
 
-@pytest.mark.parametrize(("sparse", "vectors"), [((32, 2), (32, 4)), ((32, 1), (24, 4))], ids=str)
+@pytest.mark.parametrize(
+    ("sparse", "vectors"), [((32, 2, True), (32, 4)), ((32, 1, True), (24, 4)), ((32, 1, False), (32, 4))], ids=str
+)
 def test_bge_m3_s_layers_of_other_sizes_are_refused(
-    tmp_path: Path, sparse: tuple[int, int], vectors: tuple[int, int]
+    tmp_path: Path, sparse: tuple[int, int, bool], vectors: tuple[int, int]
 ) -> None:
     folder = draw_folder("xlm-roberta", tmp_path / "folder")
-    for name, sizes in (("sparse", sparse), ("colbert", vectors)):
-        torch.save(torch.nn.Linear(*sizes).state_dict(), folder / f"{name}_linear.pt")
+    for name, layer in (("sparse", torch.nn.Linear(*sparse)), ("colbert", torch.nn.Linear(*vectors))):
+        torch.save(layer.state_dict(), folder / f"{name}_linear.pt")
     with pytest.raises(UnsupportedModel, match="expected layers on 32 numbers"):
         read(folder, allows_pickles=True)
 
