@@ -159,7 +159,15 @@ def _tuned_path(model: Path) -> Path:
 
 
 def is_artifact(model: Path) -> bool:
-    """Whether a folder is an artifact, which is served without an export."""
+    """Whether a folder is an artifact, which is served without an export.
+
+    Raises:
+        ArtifactError: its name is not UTF-8, in which engines and tokenizers are given names of files.
+    """
+    try:
+        str(model).encode()
+    except UnicodeEncodeError as error:
+        raise ArtifactError(f"{model}: this name is not UTF-8: rename the folder") from error
     return (model / MANIFEST).is_file()
 
 

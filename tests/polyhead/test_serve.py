@@ -83,6 +83,8 @@ def test_an_artifact_is_served_as_it_is(
     Path("empty").mkdir()
     said = "holds neither an artifact (manifest.json) nor a checkpoint (config.json)"
     assert said in run("serve", "empty", code=1)
+    with pytest.raises(ArtifactError, match="this name is not UTF-8: rename the folder"):
+        models.is_artifact(Path("\udcff"))
 
 
 def test_several_models_keep_their_names_and_only_those_without_an_artifact_are_exported(
