@@ -167,7 +167,7 @@ def read_pairs(path: Path) -> Pairs:
     rows: list[tuple[str, str, float]] = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            for left, right, rating in csv.reader(file, strict=True):
+            for left, right, rating in filter(None, csv.reader(file, strict=True)):  # without empty lines
                 rows.append((left, right, _rating(rating)))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(f"{path} cannot be read as CSV: {error}") from error

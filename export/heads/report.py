@@ -117,7 +117,7 @@ def _choose_pairs(checkpoint: Checkpoint, path: Path, most: int, longest: int) -
     pairs = read_pairs(path)
     places = sorted(shuffle_places(len(pairs.left))[:most])
     chosen = tokenize_pairs(pairs.choose(places), checkpoint.tokenizer, longest)
-    return require_ratings(chosen, path, "to measure importance on")
+    return require_ratings(chosen, path, "to measure importance on (--importance-texts)")
 
 
 def rounded(value: float) -> float | None:

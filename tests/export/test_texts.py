@@ -134,8 +134,8 @@ def test_a_word_without_a_head_is_no_case(tmp_path: Path) -> None:
 
 
 def test_pairs_stay_together_and_empty_ones_go(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    rows = ['"the cat, sat",dog,1.5'] + [f"cat,dog,{i}" for i in range(6)] + [",dog,2", "mat,sat,3"]
-    pairs = read_pairs(write(tmp_path / "p.csv", "\n".join(rows) + "\n"))
+    rows = ['"the cat, sat",dog,1.5'] + [f"cat,dog,{i}" for i in range(6)] + ["", ",dog,2", "mat,sat,3"]
+    pairs = read_pairs(write(tmp_path / "p.csv", "\n".join(rows) + "\n\n"))
     assert pairs.left[0] == "the cat, sat"
     found = tokenize_pairs(pairs, tokenizer, 40)
     assert found.ratings.tolist() == [1.5, 0, 1, 2, 3, 4, 5, 3]

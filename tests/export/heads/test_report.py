@@ -249,13 +249,25 @@ def test_reports_on_an_artifact_which_then_serves_it(
         (["{folder}", "--corpus", "./none.txt", "--output", "{out}"], "none.txt cannot be read: No such file"),
         (["{folder}", "--corpus", "{corpus}", "--texts", "3", "--output", "{out}"], "3 of 3 texts drawn hold a token"),
         (["{folder}", "--corpus", "{corpus}", "--pairs", "{corpus}", "--output", "{out}"], "expected text,text,rating"),
+        (
+            ["{folder}", "--corpus", "{corpus}", "--pairs", "{pairs}", "--importance-texts", "3", "--output", "{out}"],
+            "to measure importance on (--importance-texts); at least 8",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_changes_nothing(
-    bert_folder: Path, artifact: Path, corpus: Path, tmp_path: Path, arguments: list[str], message: str, capsys: Any
+    bert_folder: Path,
+    artifact: Path,
+    corpus: Path,
+    pairs_file: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
+    capsys: Any,
 ) -> None:
     before = {path.name: path.read_bytes() for path in artifact.iterdir()}
-    places = {"artifact": artifact, "folder": bert_folder, "corpus": corpus, "out": tmp_path / "out"}
+    places = {"artifact": artifact, "folder": bert_folder, "corpus": corpus, "pairs": pairs_file}
+    places["out"] = tmp_path / "out"
     assert main(["heads", *(argument.format(**places) for argument in arguments)]) == 1
     printed = capsys.readouterr().err
     assert printed.startswith("head report failed: ")
