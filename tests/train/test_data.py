@@ -82,13 +82,15 @@ FAULTS = {
     "no file": ("none.txt", None, "cannot read .*none.txt: No such file"),
     "empty": ("a.txt", b"", "a.txt: 0 texts; at least 8 are needed"),
     "few": ("a.txt", b"one\ntwo\n", "2 texts; at least 8"),
-    "not UTF-8": ("a.txt", b"one\ntwo\nna\xefve\n", r"a.txt, line 3: not UTF-8 \(byte 3 of the line\)"),
+    "not UTF-8": ("a.txt", b"one\ntwo\nna\xefve\n", r"a.txt, line 3: not UTF-8 \(byte 3 of the line\): save"),
+    "UTF-16": ("a.txt", "\n".join(TEXTS[:8]).encode("utf-16le"), r"line 1: not UTF-8 \(byte 2 of the line\): save"),
     "one line of 10 MB": ("a.txt", b"one\n" + b"x" * 10_000_000, "a.txt, line 2: longer than 1048576 bytes"),
     "one column": ("a.csv", GOOD + "only one\n", "a.csv, line 5: 1 columns; expected anchor, positive"),
     "three columns": ("a.tsv", "a\tb\n" * 2 + "a\tb\tc\n", "a.tsv, line 3: 3 columns; expected anchor, positive"),
     "an open quote": ("a.csv", GOOD + '"open,b\n', "a.csv, line 5: not CSV"),
     "an empty field": ("a.csv", GOOD + "a, \n", "a.csv, line 5: positive is empty"),
     "a header": ("a.csv", "Text, label\n" + GOOD, r"a.csv, line 1: names the columns \(Text,  label\): take the line"),
+    "another header": ("a.csv", "review,sentiment\n" + GOOD, r"a.csv, line 1: names the columns \(review, sentiment\)"),
     "a header with tabs": ("a.tsv", "anchor\tpositive\n" + "a\tb\n" * 8, "a.tsv, line 1: names the columns"),
     "not JSON": ("a.jsonl", '{"anchor": "a", "positive": "b"}\n{', "a.jsonl, line 2: not JSON"),
     "other fields": ("a.jsonl", '{"query": "a", "positive": "b"}', "line 1: has query, positive; expected an object"),
@@ -99,7 +101,8 @@ FAULTS = {
         "line 2: anchor is null, expected a text or a number",
     ),
     "no CoNLL-U": ("a.conllu", TREE * 8 + "1\tDogs\n", "a.conllu, line 57: 2 columns, expected CoNLL-U's 10"),
-    "another ending": ("a.json", "{}", "a.json: expected a name that ends in .csv, .tsv or .jsonl"),
+    "another ending": ("a.json", "{}", "a.json: expected a name that ends in .csv, .tsv, .jsonl or, for labels"),
+    "labels of words": ("pairs.conllu", TREE * 8, "pairs.conllu: expected a name that ends in .csv, .tsv, .jsonl or"),
     "an empty negative": ("negatives.csv", GOOD + "a,b,\n", "line 5: negative_1 is empty"),
     "a negative of no number": (
         "negatives.jsonl",
@@ -116,8 +119,9 @@ def test_a_fault_is_named_by_file_and_line(fault: str, tmp_path: Path) -> None:
     if content is not None:
         write(path, content)
     optional = ("negative_1", "negative_2") if name.startswith("negatives") else ()
+    columns = ("text", "labels") if name == "a.conllu" else ("anchor", "positive")
     with pytest.raises(DataError, match=message):
-        read_texts([path]) if name.endswith(".txt") else read_rows(path, ("anchor", "positive"), optional=optional)
+        read_texts([path]) if name.endswith(".txt") else read_rows(path, columns, optional=optional)
 
 
 LENGTHS = [3 + 7 * place % 50 for place in range(1000)]
@@ -280,18 +284,22 @@ def test_texts_are_gathered_once_each_without_a_benchmarks_sentences(put: Write,
     news = b"Rain fell. It was cold.\n"
     put("encyclopedia", {f"{DATA}/lee_background.cor": news, DUMP: bz2.compress(ARTICLE.encode())})
     put("opinions", {OPINIONS: packed("h/tweets_GroundTruth.txt", RATED)})
-    benchmark = tmp_path / "rated.csv"
-    benchmark.write_text("A man plays the flute.,A dog runs.,1.2\n")
-    counts = gather(tmp_path / "texts.txt", [*SOURCES, "talk"], [benchmark], tmp_path)
+    benchmarks = [write(tmp_path / "rated.CSV", '\ufeff"A man plays the flute.",A dog runs.,1.2\n')]
+    benchmarks.append(write(tmp_path / "rated.tsv", "0\tIt was cold.\tA dog runs.\n"))
+    counts = gather(tmp_path / "texts.txt", [*SOURCES, "talk"], benchmarks, tmp_path)
     found = (tmp_path / "texts.txt").read_text().splitlines()
     assert found == [
         *("that which exists", "an entity is here", "Are you a fish?", "No, I am not.", "Are you?", "Hello there"),
-        *("This phone is fine.", "Rain fell.", "It was cold.", "Oaks are trees.", "See the list."),
+        *("This phone is fine.", "Rain fell.", "Oaks are trees.", "See the list."),
     ]
-    assert counts == {"definitions": 2, "talk": 3, "conversations": 1, "opinions": 1, "encyclopedia": 4}
+    assert counts == {"definitions": 2, "talk": 3, "conversations": 1, "opinions": 1, "encyclopedia": 3}
     record = json.loads((tmp_path / "texts.json").read_text())
-    assert [source["texts"] for source in record["sources"]] == [2, 3, 1, 1, 4]
+    assert [source["texts"] for source in record["sources"]] == [2, 3, 1, 1, 3]
     assert record["sources"][1]["sha256"] == texts.SOURCES["talk"].sha256
+    with pytest.raises(RunError, match="texts.txt exists: name another file with --output, or remove it"):
+        gather(tmp_path / "texts.txt", ["talk"], [], tmp_path)
+    with pytest.raises(DataError, match="rated.jsonl: expected columns with commas"):
+        gather(tmp_path / "others.txt", ["talk"], [tmp_path / "rated.jsonl"], tmp_path)
 
 
 def test_reviews_come_with_their_ratings(put: Write, tmp_path: Path) -> None:
