@@ -197,12 +197,14 @@ def _padded(targets: Sequence[Tensor]) -> Tensor:
 def read_scores(parts: Sequence[Sequence[Row]], path: Path) -> tuple[list[Tensor], dict[str, Any]]:
     """Scores of each part, float32 [rows], put on 0 to 1 by the range of the first part's; and that range.
 
-    DataError for a score that is no number, and if the first part's are all alike.
+    DataError for a score that is no number, and if a part's are all alike.
     """
     scores = [list(map(_score, part)) for part in parts]
     low, high = min(scores[0]), max(scores[0])
     if low == high:
         raise DataError(f"{path}: every score is {low:g}; nothing can be learned from that")
+    if len(set(scores[1])) == 1:
+        raise DataError(f"{path}: every held-out score is {scores[1][0]:g}: give other rows with --held-out")
     found = [torch.tensor([(score - low) / (high - low) for score in part]) for part in scores]
     return found, {"kind": "scores", "low": low, "high": high}
 

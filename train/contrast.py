@@ -22,6 +22,7 @@ from train.settings import RunSettings
 
 LONGEST = 128
 MOST_NEGATIVES = 8  # of a row
+DEPTHS = (1, 10)  # of recall
 PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}  # as sentence-transformers looks for
 
 
@@ -62,6 +63,10 @@ class Contrast(Recipe):
         anchors, positives = ({text: place for place, text in enumerate(side)} for side in sides)
         self.pairs = [(anchors[anchor], positives[positive]) for anchor, positive, *_ in judged]
         self.queries, self.documents = (tokenize_texts(side, self.like.tokenizer, longest) for side in sides)
+        if len(positives) <= DEPTHS[-1]:  # all of which are among the ten nearest
+            self.score = f"recall_at_{DEPTHS[0]}"
+        if run_settings.batch_size == 1 and not any(len(row) > 2 for row in self.rows):
+            raise RunError("--batch-size 1 has no negatives: take 2 or more, or give rows with negatives")
         chosen = {"scale": settings.scale, "dimensions": list(settings.dimensions), "prompts": prompts}
         self.described = {**rows.described, "contrast": chosen}
 
@@ -86,7 +91,7 @@ class Contrast(Recipe):
     def evaluate(self) -> dict[str, float]:
         """Percent of the held-out anchors' positives that are the nearest, and among the ten nearest."""
         queries, documents = (embed_ids(self.encoder, side, self.device) for side in (self.queries, self.documents))
-        return {f"recall_at_{depth}": recall(queries, documents, self.pairs, depth=depth) for depth in (1, 10)}
+        return {f"recall_at_{depth}": recall(queries, documents, self.pairs, depth=depth) for depth in DEPTHS}
 
 
 def _prompt(defaults: Defaults, names: Sequence[str]) -> str:

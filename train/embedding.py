@@ -77,20 +77,23 @@ ROUNDING = 1e-6  # two equal vectors differ by less in a product, by their place
 def cosine_figures(found: Tensor, expected: Tensor) -> dict[str, float]:
     """Cosine of each vector with its counterpart, [N, D] each: the mean, the first percentile and the worst.
 
-    A text without tokens, whose vector is 0, counts in none of them.
+    A text without tokens, whose vector is 0, counts in none of them. All are NaN if a vector is.
     """
+    has_tokens = (found != 0).any(dim=1) & (expected != 0).any(dim=1)
     cosines = row_cosines(found.numpy(), expected.numpy())
+    cosines = cosines[has_tokens.numpy()] if has_tokens.any() else cosines
     return {
-        "cosine_mean": float(np.nanmean(cosines)),
-        "cosine_first_percentile": float(np.nanquantile(cosines, 0.01)),
-        "cosine_worst": float(np.nanmin(cosines)),
+        "cosine_mean": float(cosines.mean()),
+        "cosine_first_percentile": float(np.quantile(cosines, 0.01)),
+        "cosine_worst": float(cosines.min()),
     }
 
 
 def recall(queries: Tensor, documents: Tensor, pairs: Sequence[tuple[int, int]], *, depth: int) -> float:
     """Percent of a query's own documents that are among the `depth` nearest, mean over queries.
 
-    A document that is as near as an own one counts as nearer, so that a network of equal vectors finds nothing.
+    A document that is not farther than an own one counts as nearer, so that a network of equal vectors, or of vectors
+    that are no numbers, finds nothing.
 
     Vectors of the queries [Q, D] and documents [N, D] are normalised, and each is of another text; `pairs` are the
     places of queries with those of documents that are their own.
@@ -103,7 +106,7 @@ def recall(queries: Tensor, documents: Tensor, pairs: Sequence[tuple[int, int]],
         scores = documents @ queries[query]
         others = scores.index_fill(0, torch.tensor(list(places)), float("-inf"))
         found = sum(
-            int((others >= scores[place] - ROUNDING).sum() + (scores[list(places)] > scores[place]).sum()) < depth
+            int((~(others < scores[place] - ROUNDING)).sum() + (scores[list(places)] > scores[place]).sum()) < depth
             for place in places
         )
         shares.append(found / len(places))

@@ -222,15 +222,19 @@ def _take_step(
     recipe.processes.add_gradients(trained)
     length = float(torch.nn.utils.clip_grad_norm_(trained, settings.clip))
     if not (math.isfinite(loss) and math.isfinite(length)):
-        raise Diverged(
-            f"step {step + 1}: the loss is {loss}, its gradient {length} long, where a number was expected. Try a "
-            f"lower --learning-rate (it is {settings.learning_rate:g}) or a longer --warm-up (it is "
-            f"{settings.warm_up:g}); the best network so far is in {settings.output}"
-        )
+        raise _diverged(step + 1, f"the loss is {loss}, its gradient {length} long", settings)
     with _precision(settings):  # for the products of Muon
         optimizer.step()
     optimizer.zero_grad()
     return loss
+
+
+def _diverged(step: int, what: str, settings: RunSettings) -> Diverged:
+    return Diverged(
+        f"step {step}: {what}, where a number was expected. Try a lower --learning-rate (it is "
+        f"{settings.learning_rate:g}) or a longer --warm-up (it is {settings.warm_up:g}) in another --output: the best "
+        f"network so far is in {settings.output}"
+    )
 
 
 @contextmanager
@@ -251,8 +255,10 @@ def _precision(settings: RunSettings) -> Iterator[None]:
 def _evaluate(recipe: Recipe, settings: RunSettings, progress: Progress, bar: Any, *, steps: int) -> None:
     recipe.module.eval()
     figures = {name: round(value, 6) for name, value in recipe.evaluate().items()}
-    progress.evaluations.append({"step": progress.step, **figures})
     shown = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+    if not all(map(math.isfinite, figures.values())):
+        raise _diverged(progress.step, f"of the held-out examples the network gives {shown}", settings)
+    progress.evaluations.append({"step": progress.step, **figures})
     if recipe.processes.is_first:
         bar.write(f"step {progress.step}: {shown}")
     is_better = progress.best is None or figures[recipe.score] >= progress.best  # of equal ones the longer trained

@@ -192,6 +192,21 @@ def test_a_loss_that_is_no_number_ends_the_run(settings: HealSettings, run: RunS
     assert all(tensor.isfinite().all() for tensor in weights(run.output).values())
 
 
+def test_a_network_that_gives_no_numbers_ends_the_run_and_is_not_kept(settings: HealSettings, run: RunSettings) -> None:
+    class Broken(Heal):
+        def evaluate(self) -> dict[str, float]:
+            if (run.output / RECORD).exists():  # not the first time
+                for parameter in self.encoder.parameters():
+                    parameter.data.fill_(float("nan"))
+            return super().evaluate()
+
+    with pytest.raises(
+        Diverged, match="step 5: of the held-out examples the network gives cosine_mean nan.* lower --le"
+    ):
+        loop.train(Broken(settings, run), run)
+    assert all(tensor.isfinite().all() for tensor in weights(run.output).values())
+
+
 def test_a_run_goes_on_only_as_it_began(
     settings: HealSettings, run: RunSettings, tiny_checkpoint: Checkpoint, tmp_path: Path
 ) -> None:

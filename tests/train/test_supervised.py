@@ -113,6 +113,7 @@ FAULTS = {
     "a score that is a word": ("scores", "a,b,3\n" * 8 + "a,b,many\n", "line 9: the score is 'many', expected a"),
     "a score that is no number": ("scores", "a,b,3\n" * 8 + "a,b,nan\n", "line 9: the score is 'nan', expected a"),
     "scores all alike": ("scores", "a,b,3\n" * 9, "every score is 3; nothing can be learned"),
+    "held-out scores all alike": ("scores", "a,b,3\na,b,4\n" * 4, "every held-out score is 3: give other rows"),
     "one label": ("labels", "a,b,same\n" * 9, "1 different labels; expected 2 to 1000"),
     "scores as labels": ("labels", "".join(f"a{n},b,{n}\n" for n in range(1001)), "to 1000. Are these scores?"),
     "a label that is not learned": ("labels", "a,b,4\na,b,5\n" * 4, "line 1: label '3' is none of those learned from"),
@@ -128,7 +129,7 @@ def test_targets_that_teach_nothing_are_named(fault: str, tiny_folder: Path, tmp
     rows, judged = tmp_path / "rows.csv", tmp_path / "judged.csv"
     is_words = kind == "words"
     rows.write_text(WORDS.replace("other", "word") if is_words else content)
-    judged.write_text(content if is_words else "c,d,3\n" * 8)
+    judged.write_text(content if is_words else "c,d,3\n" * 8)  # scores, too, are all alike
     given: Any = {"level": "tokens"} if is_words else {"pairs": True, "scores": kind == "scores"}
     with pytest.raises(DataError, match=message):
         ClassifySettings(model=str(tiny_folder), rows=rows, held_out=judged, **given).recipe(run_of(tmp_path))
@@ -174,11 +175,12 @@ def test_recall_is_the_share_of_own_documents_among_the_nearest() -> None:
         assert recall(queries, documents, pairs, depth=depth) == pytest.approx(100 * np.mean(shares))
 
 
-def test_equal_documents_are_one_and_equal_vectors_are_no_find() -> None:
+def test_equal_documents_are_one_and_vectors_that_are_equal_or_no_numbers_are_no_find() -> None:
     three = normalize(draw(3, 8), dim=1)
     assert recall(three, three, [(0, 0), (1, 1), (2, 2)], depth=1) == 100
     same = torch.ones(50, 8) / 8**0.5
-    assert recall(same, same, [(place, place) for place in range(50)], depth=10) == 0
+    for vectors in (same, torch.full_like(same, torch.nan)):
+        assert recall(vectors, vectors, [(place, place) for place in range(50)], depth=10) == 0
 
 
 def test_chunks_give_the_gradient_of_the_whole_batch() -> None:
@@ -234,6 +236,19 @@ def test_a_run_brings_together_what_belongs_together(tiny_folder: Path, pairs: P
     assert read_back(run.output).encoder.config == TINY
     with pytest.raises(RunError, match="vectors have 32 dimensions: none to cut at 64"):
         Contrast(replace(settings, dimensions=(64,)), run)
+
+
+def test_what_teaches_or_tells_nothing_is_refused_or_not_judged_by(
+    tiny_folder: Path, pairs: Path, rated_file: Path, tmp_path: Path
+) -> None:
+    settings, run = ContrastSettings(model=str(tiny_folder), rows=pairs), RunSettings(output=tmp_path / "run")
+    assert Contrast(settings, run).score == "recall_at_1"  # all of six positives are among the ten nearest
+    assert Contrast(replace(settings, held_out=rated_file), run).score == "recall_at_10"
+    alone = replace(run, batch_size=1)
+    assert Contrast(settings, alone).rows  # each row has a negative
+    pairs.write_text("".join(f"{line.rpartition(',')[0]}\n" for line in pairs.read_text().splitlines()))
+    with pytest.raises(RunError, match="--batch-size 1 has no negatives: take 2 or more, or give rows with negatives"):
+        Contrast(settings, alone)
 
 
 def test_texts_stand_behind_the_models_prompts(tiny_checkpoint: Checkpoint, pairs: Path, tmp_path: Path) -> None:
