@@ -16,6 +16,7 @@ from torch import Tensor
 
 from export.checkpoint import Checkpoint
 from export.exporter import require_writable
+from export.sources import read_json
 from model.artifact import COSINE, TOKENIZER, write_whole
 from model.encoder import Encoder
 from train.errors import RunError
@@ -116,6 +117,8 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def require_folder(folder: Path, *, is_resumed: bool) -> None:
     """Refuses to begin in a folder that holds anything or cannot be written to, and to go on without a checkpoint."""
     if is_resumed and not has_checkpoint(folder):
+        if read_json(folder / RECORD, optional=True).get("is_done"):
+            raise RunError(f"the run in {folder} is done: nothing is left to go on with")
         raise RunError(
             f"{folder / CHECKPOINT} is not there: nothing to go on from; begin without --resume"
             + (f", after removing {folder} or with another --output" if folder.exists() else "")

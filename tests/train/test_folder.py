@@ -16,7 +16,7 @@ from model.encoder import Encoder
 from tests.networks import TINY, draw_weights
 from tests.train.conftest import read_back
 from train.errors import RunError
-from train.folder import complete_network, load_checkpoint, require_folder, save_checkpoint, write_network
+from train.folder import RECORD, complete_network, load_checkpoint, require_folder, save_checkpoint, write_network
 from train.settings import CHECKPOINT
 
 NETWORKS = {
@@ -108,6 +108,9 @@ def test_folders_that_hold_something_are_not_written_into(tmp_path: Path) -> Non
     with pytest.raises(RunError, match="not empty: name another --output"):
         require_folder(tmp_path, is_resumed=False)
     with pytest.raises(RunError, match="begin without --resume, after removing .* or with another --output"):
+        require_folder(tmp_path, is_resumed=True)
+    (tmp_path / RECORD).write_text('{"is_done": true}')
+    with pytest.raises(RunError, match="the run in .* is done: nothing is left to go on with"):
         require_folder(tmp_path, is_resumed=True)
     (tmp_path / CHECKPOINT).write_text("")
     with pytest.raises(RunError, match="go on with --resume"):
