@@ -69,7 +69,7 @@ class Checkpoint:
         pair_wording: the text around the texts of a pair before the tokenizer reads them; None for nothing.
         further_outputs: arrays outside the graph, by name: layers on the last hidden state for an embedder's further
             outputs, or a sparse model's weights of words in queries; empty for none.
-        removed: what training left out of the network that it began with; empty for nothing.
+        removed: what training left out of the network that it began with, and `before` out of that; empty for nothing.
         examples: texts that the network knows the words of, for whoever looks at it first; empty if it names none.
     """
 

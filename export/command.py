@@ -20,6 +20,7 @@ Number = TypeVar("Number", int, float)
 
 FAILED, INTERRUPTED = 1, 130  # the second as a shell counts a program that Ctrl-C ended
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
+OTHERS_FLAGS = ("--weights",)  # which messages name, and no export has
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -61,7 +62,7 @@ class Store(argparse.Action):
 
 def with_flags_placed(message: str, own: Container[str]) -> str:
     """An export's message in a command that lacks flags which it may name: behind it stands whose flags they are."""
-    lacking = dict.fromkeys(flag for flag in FLAG.findall(message) if flag not in own)
+    lacking = dict.fromkeys(flag for flag in FLAG.findall(message) if flag not in own and flag not in OTHERS_FLAGS)
     if not lacking:
         return message
     return f"{message} ({', '.join(lacking)}: flags of `polyhead export`, whose artifact may be named here)"

@@ -77,10 +77,11 @@ def _heads(num_heads: Sequence[int]) -> str:
 
 
 def _without(removed: Mapping[str, Any]) -> str:
-    """What training left out, counted."""
-    counts = {
-        "heads": len(removed.get("heads", ())),
-        "neurons": sum(removed.get("neurons", ())),
-        "layers": len(removed.get("layers", ())),
-    }
+    """What training left out, counted, and training before it."""
+    counts = dict.fromkeys(("heads", "neurons", "layers"), 0)
+    while removed:
+        counts["heads"] += len(removed.get("heads", ()))
+        counts["neurons"] += sum(removed.get("neurons", ()))
+        counts["layers"] += len(removed.get("layers", ()))
+        removed = removed.get("before", {})
     return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)

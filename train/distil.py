@@ -40,7 +40,7 @@ class Distil(Distillation):
         layers = matched_layers(config.num_layers, whole.num_layers)
         super().__init__(
             make_student(config, teacher.encoder, layers, seed=run.seed, parts=not settings.from_nothing),
-            compared_by_cosines(teacher),
+            replace(compared_by_cosines(teacher), removed={}),  # the student is another network
             read_material(settings.texts, settings.held_out),
             settings.weights,
             run,

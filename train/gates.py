@@ -19,7 +19,7 @@ from train.commands import GateSettings
 from train.data import Texts, read_material
 from train.distillation import Distillation
 from train.embedding import encoder_layers
-from train.heal import count_to_remove
+from train.heal import count_to_remove, with_removed
 from train.parallel import generator_of
 from train.reconstruct import require_fittable
 from train.settings import RunSettings
@@ -91,6 +91,7 @@ class Gates(Distillation):
             described={"remove": settings.remove, "gate_rate": settings.gate_rate},
             layers=range(whole.encoder.config.num_layers),
         )
+        self.whole = whole
         self.gates = HardConcreteGates(sum(whole.encoder.config.num_heads)).to(self.device)
         self.module = nn.ModuleDict({"encoder": self.encoder, "gates": self.gates})
         self.rate_factors = {"gates": settings.gate_rate}
@@ -106,7 +107,11 @@ class Gates(Distillation):
         return loss.item()
 
     def network(self) -> Encoder:
-        """The network without the heads whose gates are least open; what is left of the others' gates is folded in."""
+        """The network without the heads whose gates are least open; what is left of the others' gates is folded in.
+
+        What surrounds it then names these heads.
+        """
+        self.like = with_removed(self.whole, {"heads": self.findings()["removed"]})
         kept = fold_gates(self.encoder, self.gates.settled())
         return remove_heads(kept, self._closed())
 

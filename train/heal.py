@@ -56,7 +56,7 @@ class Heal(Distillation):
             described={**removed, "asked": _asked(settings), "fitting_texts": settings.fitting_texts},
             layers=last_matched(shape.layers, config.num_layers),
         )
-        self.like = replace(subject.whole, removed=_for_manifest(removed))
+        self.like = with_removed(subject.whole, _for_manifest(removed))
 
 
 def fit(student: Encoder, whole: Checkpoint, texts: Sequence[str], layers: Sequence[int] | None = None) -> None:
@@ -70,6 +70,11 @@ def _asked(settings: HealSettings) -> dict[str, Any]:
     files = {name: path and path.name for name, path in (("heads", settings.heads), ("pairs", settings.pairs))}
     values = {name: getattr(settings, name) for name in ("remove", "lose", "faster", "cost_precision")}
     return {**values, **files, "only": list(settings.only)}
+
+
+def with_removed(whole: Checkpoint, removed: Mapping[str, Any]) -> Checkpoint:
+    """What surrounds a network that lost parts; `before` is what earlier training left out of the whole one."""
+    return replace(whole, removed={**removed, **({"before": whole.removed} if whole.removed else {})})
 
 
 def _for_manifest(removed: Mapping[str, Any]) -> dict[str, Any]:

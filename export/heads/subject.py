@@ -70,7 +70,7 @@ def _origin(manifest: Manifest, weights: str | None) -> tuple[str | None, str | 
     if source.revision is None or "/" not in source.id:
         raise SourceError(
             f"the artifact was made from {source.id}, a folder: its weights are needed (gradients cannot be had from "
-            "the graph). Name the folder with --weights"
+            "the graph). Name that folder with --weights or, where a command has no such flag, instead of the artifact"
         )
     return source.id, source.revision
 

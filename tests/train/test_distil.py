@@ -84,6 +84,8 @@ def test_a_run_brings_the_student_nearer_to_its_teacher(tiny_folder: Path, text_
     student = tmp_path / "student.json"
     student.write_text(json.dumps({"num_heads": [3, 3], **residual}))
     (tiny_folder / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "dot"}')
+    described = json.loads((tiny_folder / "config.json").read_bytes())
+    (tiny_folder / "config.json").write_text(json.dumps({**described, "removed": {"heads": [[1, 3]]}}))
     settings = DistilSettings(model=str(tiny_folder), texts=(text_file,), student=student, d_v=6)
     run = RunSettings(output=tmp_path / "small", epochs=4, batch_size=8, learning_rate=3e-3, evaluations=2)
     scores = [figures["cosine_mean"] for figures in loop.train(Distil(settings, run), run).evaluations]
@@ -92,6 +94,7 @@ def test_a_run_brings_the_student_nearer_to_its_teacher(tiny_folder: Path, text_
     assert (written.encoder.config.num_heads, written.encoder.config.d_v) == ((3, 3), 6)
     assert written.encoder.config.learned_value_residual
     assert written.defaults.similarity == "cosine"  # what it learned, not its teacher's
+    assert not written.removed
 
 
 def test_no_text_is_both_learned_from_and_judged_by(text_file: Path, tmp_path: Path) -> None:
@@ -132,6 +135,8 @@ def test_figures_of_cosines_leave_out_texts_without_tokens() -> None:
     assert figures["cosine_mean"] == pytest.approx(float(angles.cos().mean()))
     assert figures["cosine_first_percentile"] == pytest.approx(float(angles[99].cos()))
     assert figures["cosine_worst"] == pytest.approx(float(angles[100].cos()))
+    found[7] = torch.nan
+    assert all(map(math.isnan, cosine_figures(found, expected).values()))
 
 
 LENGTHS = [3, 1, 5]

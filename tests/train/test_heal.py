@@ -23,6 +23,7 @@ from model.config import EncoderConfig
 from model.config_parts import Precision
 from model.encoder import Encoder
 from polyhead.info import describe
+from tests.command import Run
 from tests.networks import TINY, draw_weights, random_batches, vary
 from tests.task_artifacts import quick_export
 from tests.train.conftest import draw, read_back
@@ -162,6 +163,8 @@ def test_a_faster_network_is_written_exported_and_described(
     assert manifest.removed_in_training == recipe.like.removed
     assert manifest.removed_in_training["speed"]["asked"] == 1.3
     assert "neurons" in describe(manifest)["without"]
+    twice = {"heads": [[0, 1]], "before": {"heads": [[0, 0]], "neurons": [8, 0]}}
+    assert describe(replace(manifest, removed_in_training=twice))["without"] == "2 heads, 8 neurons"
 
 
 EVEN = replace(TINY, num_heads=(4, 4, 4))
@@ -320,12 +323,17 @@ def test_heads_of_a_file_go_once_each_and_have_to_be_there(tiny_folder: Path, te
             heal(tiny_folder, text_file, heads=heads)
 
 
-def test_an_artifact_of_a_folder_is_healed_of_what_it_lost(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
+def test_an_artifact_of_a_folder_is_healed_of_what_it_lost(
+    tiny_folder: Path, text_file: Path, tmp_path: Path, run: Run
+) -> None:
     pruned = prune(read_back(tiny_folder), share=0.4, with_curve=False)
     with quick_export():
         export_artifact(pruned.checkpoint, tmp_path / "pruned", explains=False, pruning=pruned.record)
     healed = heal(tmp_path / "pruned", text_file, weights_from=str(tiny_folder))
     assert healed.described["removed"] == pruned.record["removed"]
+    given = ["train", "gates", tmp_path / "pruned", "--remove", "0.4", "--texts", text_file]
+    said = run(*given, "--output", tmp_path / "gated", code=1)
+    assert said.endswith("with --weights or, where a command has no such flag, instead of the artifact\n")
 
 
 LOG_ALPHA = torch.tensor([-3.0, -1.0, 0.0, 0.5, 2.0, 4.0])
@@ -379,7 +387,10 @@ def test_a_run_removes_as_many_heads_as_asked_and_heal_takes_its_record(
     record = json.loads((run.output / RECORD).read_text())
     written = read_back(run.output).encoder.config
     assert sum(written.num_heads) == 4 == len(record["removed"])
+    assert read_back(run.output).removed == {"heads": record["removed"]}
     assert 0 < record["evaluations"][-1]["closed"] < 1
     healed = heal(tiny_folder, text_file, heads=run.output / RECORD)
     assert healed.encoder.config.num_heads == written.num_heads
+    again = heal(run.output, text_file, remove=0.5).like.removed
+    assert (len(again["heads"]), again["before"]) == (2, {"heads": record["removed"]})
     assert healed.described["removed"] == record["removed"]
