@@ -110,18 +110,25 @@ def _export(arguments: list[str]) -> int:
     return run(["--output", str(folder), *arguments], "polyhead export")  # an --output of the arguments wins
 
 
+def _heads_default() -> Path:
+    """The default artifact, or the default model where there is none: its folder's name could be one on the hub."""
+    from export.sources import DEFAULT_MODEL  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.models import DEFAULT_ARTIFACT, default_artifact  # noqa: PLC0415 - likewise
+
+    found = default_artifact()
+    return Path(DEFAULT_MODEL) if found == DEFAULT_ARTIFACT and not found.is_dir() else found
+
+
 def _heads_parser() -> Any:
     from export.heads.cli import parser  # noqa: PLC0415 - imported when it is wanted
-    from polyhead.models import default_artifact  # noqa: PLC0415 - likewise
 
-    return parser("polyhead heads", default_artifact())
+    return parser("polyhead heads", _heads_default())
 
 
 def _heads(arguments: list[str]) -> int:
     from export.heads.cli import main as run  # noqa: PLC0415 - imported when it is wanted
-    from polyhead.models import default_artifact  # noqa: PLC0415 - likewise
 
-    return run(arguments, "polyhead heads", default_artifact())
+    return run(arguments, "polyhead heads", _heads_default())
 
 
 def tree() -> Any:

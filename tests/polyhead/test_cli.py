@@ -16,7 +16,7 @@ import pytest
 import typer
 
 from export.command import FLAG
-from export.sources import ALLOW_PICKLES, pickles_refused
+from export.sources import ALLOW_PICKLES, DEFAULT_MODEL, pickles_refused
 from model.artifact import GRAPH, MANIFEST, TOKENIZER, Manifest, read_manifest
 from polyhead.__main__ import main as entry_point
 from polyhead.cli import main, tree
@@ -133,6 +133,16 @@ def test_the_variable_names_the_artifact_of_every_command(
     named = ["--model", "named"] if given[0] == "encode" else ["named"]
     said = run(*given, *(named if is_named else []), code=1)
     assert ("named" if is_named else "of the variable") in said.splitlines()[-1]
+
+
+def test_heads_of_no_artifact_are_the_default_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("POLYHEAD_MODEL", raising=False)
+    monkeypatch.setenv("POLYHEAD_CACHE", str(tmp_path))
+    said = run("heads", "--corpus", "x", code=1)
+    assert said.startswith(
+        f"head report failed: {DEFAULT_MODEL} is no artifact to write the report into: say where with"
+    )
 
 
 def test_an_artifact_is_named_once(run: Run) -> None:
