@@ -111,7 +111,7 @@ def _export(arguments: list[str]) -> int:
 
 
 def _heads_default() -> Path:
-    """The default artifact, or the default model where there is none: its folder's name could be one on the hub."""
+    """The default artifact, or the default model if it is not exported: the folder's name could be one on the hub."""
     from export.sources import DEFAULT_MODEL  # noqa: PLC0415 - imported when it is wanted
     from polyhead.models import DEFAULT_ARTIFACT, default_artifact  # noqa: PLC0415 - likewise
 

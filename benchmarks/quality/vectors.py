@@ -70,7 +70,7 @@ def embed(directory: Path, texts: list[str]) -> Vectors:
     bar = tqdm(total=len(texts), desc=directory.name, unit="text", leave=False, disable=None)
     with Engine.load(directory) as engine, bar:
         if engine.manifest.task != "embedding":
-            raise CannotMeasure(f"{directory} gives no vectors of texts: name an embedder's artifact")
+            raise CannotMeasure(f"{directory} returns no vectors of texts: name an embedder's artifact")
         return engine.encode(texts, prompt="", normalize=True, progress=bar.update).embeddings
 
 
