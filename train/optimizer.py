@@ -2,8 +2,8 @@
 
 Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks") steps along the orthogonal matrix
 that is nearest to the momentum. A step is as long as AdamW's (Liu et al. 2025, arXiv 2502.16982, section 2.2), so both
-take the same learning rates. `torch.optim.Muon` is the same rule, with five iterations and always in bfloat16, which takes 40 to
-70 times as long on a processor without it (Zen 3).
+take the same learning rates. `torch.optim.Muon` is the same rule, with five iterations and always in bfloat16, which
+takes 40 to 70 times as long on a processor without it (Zen 3).
 """
 
 import math

@@ -91,7 +91,10 @@ def test_what_an_artifact_lacks_is_said_in_one_line(
     pairs_file: Path, classifier: TaskArtifact, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = {"quality artifacts": ["--pairs", str(pairs_file)], "attention explaining": []}
-    lacking = {"quality artifacts": "returns no vectors of texts", "attention explaining": "has no explain.onnx: export"}
+    lacking = {
+        "quality artifacts": "returns no vectors of texts",
+        "attention explaining": "has no explain.onnx: export",
+    }
     for name, options in given.items():
         monkeypatch.setattr("sys.argv", ["", *name.split(), str(classifier.artifact), *options])
         with pytest.raises(SystemExit, match="2"):
