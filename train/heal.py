@@ -140,9 +140,12 @@ def tokens_to_choose_by(whole: Checkpoint, texts: Sequence[str]) -> list[Tokeniz
 
 def _read_heads(path: Path, config: EncoderConfig) -> Places:
     try:
-        places = [[int(layer), int(head)] for layer, head in json.loads(path.read_bytes())["removed"]]
+        record = json.loads(path.read_bytes())
+        places = [[int(layer), int(head)] for layer, head in record["removed"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError(f"{path} has no list `removed` of [layer, head]: {error!r:.200}") from error
+    if record.get("removed_layers") or any(record.get("removed_neurons") or ()):
+        raise RunError(f"{path} removes neurons or layers too, and does not say which neurons: give --faster again")
     for layer, head in places:
         if not (0 <= layer < config.num_layers and 0 <= head < config.num_heads[layer]):
             raise RunError(

@@ -316,6 +316,7 @@ def test_heads_of_a_file_go_once_each_and_have_to_be_there(tiny_folder: Path, te
     for removed, message in (
         ('{"removed": [[7, 0]]}', "removes head 0 of layer 7"),
         ('{"removed": []}', "removes no head"),
+        ('{"removed": [[1, 0]], "removed_neurons": [0, 32], "removed_layers": []}', "neurons or layers too"),
         ('{"removed": 1}', r"has no list `removed` of \[layer, head\]"),
     ):
         heads.write_text(removed)
