@@ -232,10 +232,13 @@ def test_white_space_behind_a_cut_text_is_read_once() -> None:
     item = TokenizedInput(np.zeros(1, np.int64), True, 2, encoding, ("a" + " " * 200_000 + "z",))
 
     def seconds(end: int) -> float:
-        started = time.process_time()
-        (tokens,) = SpanPlan([[[0, end]] * 3000]).find_tokens([item], 0)
-        assert tokens.ranges.tolist() == [[0] * 3000, [1] * 3000]
-        return time.process_time() - started
+        took = []
+        for _ in range(5):  # the least: what else runs on the machine slows one down
+            started = time.process_time()
+            (tokens,) = SpanPlan([[[0, end]] * 3000]).find_tokens([item], 0)
+            took.append(time.process_time() - started)
+            assert tokens.ranges.tolist() == [[0] * 3000, [1] * 3000]
+        return min(took)
 
     assert seconds(200_000) < 5 * seconds(1) + 0.05
     with pytest.raises(Invalid, match=r"spans\[0\]\[1\]: reaches into what was cut off"):
