@@ -171,6 +171,12 @@ class EncoderConfig:
         return (self.local_head_size, self.local_head_size) if is_own else (self.d_k, self.d_v)
 
     @property
+    def reaches(self) -> tuple[int, ...]:
+        """How many tokens away, on either side, a query of each layer sees."""
+        local = self.max_positions if self.window is None else self.window
+        return tuple(local if layer in self.local_layers else self.max_positions for layer in range(self.num_layers))
+
+    @property
     def is_decomposable(self) -> bool:
         """Whether the layers have only parts that `model.decomposition` takes apart."""
         return not (self.attention_residual_norm or self.value_norm or self.layer_signal_size)

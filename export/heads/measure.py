@@ -36,7 +36,7 @@ class Behaviour:
 
 def measure_behaviour(encoder: Encoder, texts: Sequence[TokenizedText]) -> Behaviour:
     """Statistics and redundancy of every head over tokenised texts."""
-    statistics = CorpusStatistics(count_tokens(texts), causal=encoder.config.causal)
+    statistics = CorpusStatistics(count_tokens(texts), encoder.config)
     varied, compared = spread(texts, MOST_VARIED_TEXTS), spread(texts, MOST_DIVERGENCE_TEXTS)
     heads_altogether = sum(encoder.config.num_heads)
     divergences, control = np.zeros((2, heads_altogether, heads_altogether))

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ from model.analysis.statistics import (
     variability,
 )
 from model.attention import MultiHeadAttention
+from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.value_stream import output_rows, reduced_factor, value_norms
 
@@ -106,10 +107,10 @@ def _output_norms(contexts: list[Tensor], factors: list[Tensor]) -> Float32Array
 class CorpusStatistics:
     """Takes texts one by one and estimates each statistic of each head."""
 
-    def __init__(self, counts: Counter[int], *, causal: bool = False) -> None:
-        """Starts with the corpus' token counts, which say what is rare, and whether queries see earlier keys only."""
+    def __init__(self, counts: Counter[int], config: EncoderConfig) -> None:
+        """Starts with the corpus' token counts, which say what is rare, and the network, which says what heads see."""
         self._counts = counts
-        self._causal = causal
+        self._sight: dict[str, Any] = {"causal": config.causal, "reach": np.repeat(config.reaches, config.num_heads)}
         self._values: dict[str, list[Float64Array | None]] = {name: [] for name in REPORTED}
         self._corners: list[Float32Array] = []
 
@@ -129,7 +130,7 @@ class CorpusStatistics:
         weights = heads.weights
         counts = np.array([self._counts[token] for token in text.ids.tolist()])
         common = head_statistics(
-            weights, token_ids=text.ids, special=text.special, punctuation=text.punctuation, causal=self._causal
+            weights, token_ids=text.ids, special=text.special, punctuation=text.punctuation, **self._sight
         )
         return {
             **{name: None if values is None else values.astype(np.float64) for name, values in common.items()},

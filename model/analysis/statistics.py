@@ -4,7 +4,7 @@ In the formulas a_ij is the weight of query i on key j, n the number of tokens, 
 and t_i a token's id. Means are over all n queries, special ones included, unless said otherwise.
 
     entropy             mean_i of -sum_j a_ij ln a_ij with 0 ln 0 = 0, in nats (Clark et al. 2019, without smoothing)
-    normalized_entropy  entropy / the largest it could be, 0 to 1: ln n, or mean_i ln i where query i sees i keys only
+    normalized_entropy  entropy / the largest it could be, 0 to 1: mean_i ln of how many keys query i may see, of n
     confidence          mean_i of the largest a_ij with j not in S (Voita et al. 2019)
     signed_distance     sum_ij a_ij (i - j) / sum_ij a_ij, in tokens, above 0 looks back
     distance            sum_ij a_ij |i - j| / sum_ij a_ij, in tokens (Vig & Belinkov 2019)
@@ -24,7 +24,6 @@ none is, repeated_token where none repeats. Mass on a kind of token that the tex
 Behind them stand the patterns of the head report, which take more than one text's weights or more time.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable
 
@@ -53,12 +52,19 @@ _ROW_SUM_TOLERANCE = 1e-2
 
 
 def head_statistics(
-    weights: Float32Array, *, token_ids: IntArray, special: BoolArray, punctuation: BoolArray, causal: bool = False
+    weights: Float32Array,
+    *,
+    token_ids: IntArray,
+    special: BoolArray,
+    punctuation: BoolArray,
+    causal: bool = False,
+    reach: int | IntArray | None = None,
 ) -> dict[str, Float32Array | None]:
     """Every one of `STATISTICS`, in that order, of each head of one layer on one text: [H], or None if undefined there.
 
     `weights` are [H, n, n], H = 0 with any n; of each token [n] its id, whether the tokenizer added it (`special`), and
-    whether it is punctuation. In a `causal` network a query sees itself and the tokens before it only.
+    whether it is punctuation. In a `causal` network a query sees itself and the tokens before it only; `reach` is how
+    many tokens away it sees, of all heads or of each [H], None for all.
 
     Raises:
         ValueError: rows do not sum to 1.
@@ -71,7 +77,7 @@ def head_statistics(
     differences = positions[:, np.newaxis] - positions  # query position less key position
     statistics = {
         "entropy": entropy,
-        "normalized_entropy": entropy / _largest_entropy(num_tokens, causal=causal) if num_tokens > 1 else None,
+        "normalized_entropy": entropy / _largest_entropy(num_tokens, causal, reach) if num_tokens > 1 else None,
         "confidence": confidence(weights, special),
         "signed_distance": _mean_of(weights, differences),
         "distance": _mean_of(weights, np.abs(differences)),
@@ -94,9 +100,13 @@ def row_entropy(weights: Float32Array) -> Float64Array:
     return entropy
 
 
-def _largest_entropy(num_tokens: int, *, causal: bool) -> float:
-    """Mean entropy of rows that are uniform over the keys they may see, in nats."""
-    return math.lgamma(num_tokens + 1) / num_tokens if causal else math.log(num_tokens)  # ln n! = sum of ln i
+def _largest_entropy(num_tokens: int, causal: bool, reach: int | IntArray | None) -> Float64Array:
+    """Mean entropy of rows that are uniform over the keys they may see, in nats; one, or one a head's reach."""
+    before = np.arange(num_tokens)
+    furthest = np.asarray(num_tokens if reach is None else reach)[..., np.newaxis]
+    seen = 1 + np.minimum(before, furthest) + (0 if causal else np.minimum(before[::-1], furthest))
+    largest: Float64Array = np.log(seen).mean(axis=-1)
+    return np.maximum(largest, np.finfo(np.float64).tiny)  # of a reach of 0 it is 0, as its heads' entropy is
 
 
 def confidence(weights: Float32Array, special: BoolArray) -> Float64Array | None:

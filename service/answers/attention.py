@@ -5,6 +5,7 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 import numpy as np
@@ -102,8 +103,9 @@ def make_statistics(
             special=axes.special,
             punctuation=punctuation,
             causal=selection.causal,
+            reach=reach,
         )
-        for layer in selection.layers
+        for layer, reach in zip_longest(selection.layers, selection.reaches)
     ]
     found = {name: [values for layer in layers if (values := layer[name]) is not None] for name in STATISTICS}
     return {name: values or None for name, values in found.items()}  # what is not defined is so for no layer

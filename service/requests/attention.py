@@ -66,6 +66,7 @@ class AttentionSelection:
         heads_per_layer: how many heads each of these layers has.
         options: what happens to the weights of these heads.
         causal: whether a query of the model sees itself and the tokens before it only.
+        reaches: how many tokens away a query of each of these layers sees; empty where all see all.
     """
 
     layers: tuple[int, ...]
@@ -73,6 +74,7 @@ class AttentionSelection:
     heads_per_layer: tuple[int, ...]
     options: AttentionRequest
     causal: bool = False
+    reaches: tuple[int, ...] = ()
 
     @property
     def heads_by_layer(self) -> list[list[int]]:
@@ -121,9 +123,9 @@ class AttentionSelection:
 
 
 def select_attention(
-    request: AttentionRequest, num_heads: Sequence[int], *, causal: bool = False
+    request: AttentionRequest, num_heads: Sequence[int], *, causal: bool = False, reaches: Sequence[int] = ()
 ) -> AttentionSelection:
-    """Resolves a request against a model with `num_heads[l]` heads in layer l, causal or not.
+    """Resolves a request against a model with `num_heads[l]` heads in layer l that see `reaches[l]` tokens away.
 
     Raises:
         Invalid: a layer or head that the model does not have, or fields that exclude each other.
@@ -142,7 +144,8 @@ def select_attention(
         layers = tuple(range(len(num_heads)))
     counts = tuple(num_heads[layer] for layer in layers)
     heads = None if request.heads == "all" else _heads(request.heads, layers, counts)
-    return AttentionSelection(layers, heads, counts, request, causal)
+    seen = tuple(reaches[layer] for layer in layers) if reaches else ()
+    return AttentionSelection(layers, heads, counts, request, causal, seen)
 
 
 def _layers(wanted: Literal["all", "last"] | list[int], count: int) -> tuple[int, ...]:

@@ -235,7 +235,8 @@ def _select(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> Atten
                 "attention.form",
                 '"norms" would leave out the gates that this network puts on what each query takes; ask for "weights"',
             )
-    return select_attention(request.attention, manifest.config.num_heads, causal=manifest.config.causal)
+    config = manifest.config
+    return select_attention(request.attention, config.num_heads, causal=config.causal, reaches=config.reaches)
 
 
 def _refuse_other_tasks(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> None:

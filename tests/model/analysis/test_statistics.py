@@ -108,18 +108,25 @@ def test_against_the_definitions_term_by_term(text: Text) -> None:
                 assert float(values[head]) == pytest.approx(expected, abs=2e-6), name
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("tokens", [2, 3, 11])
-def test_a_causal_head_that_looks_at_all_it_may_see_has_the_largest_entropy(tokens: int) -> None:
-    seen = np.tri(tokens, dtype=np.float32)
-    text = plain(seen / seen.sum(axis=1, keepdims=True))
+def test_a_head_that_looks_at_all_it_may_see_has_the_largest_entropy(tokens: int, causal: bool) -> None:
+    reach = np.array([0, 1, 4, tokens])
+    away = np.arange(tokens)[:, np.newaxis] - np.arange(tokens)
+    seen = (np.abs(away) <= reach[:, np.newaxis, np.newaxis]) & ((away >= 0) | (not causal))
+    text = plain(*(seen / seen.sum(axis=-1, keepdims=True)).astype(np.float32))
     found = head_statistics(
-        text.weights, token_ids=text.token_ids, special=text.special, punctuation=text.punctuation, causal=True
+        text.weights,
+        token_ids=text.token_ids,
+        special=text.special,
+        punctuation=text.punctuation,
+        causal=causal,
+        reach=reach,
     )
     assert found["entropy"] is not None
     assert found["normalized_entropy"] is not None
-    logarithms = [math.log(keys) for keys in range(1, tokens + 1)]
-    assert float(found["entropy"][0]) == pytest.approx(sum(logarithms) / tokens, abs=1e-6)
-    assert float(found["normalized_entropy"][0]) == pytest.approx(1, abs=1e-6)
+    np.testing.assert_allclose(found["entropy"], np.log(seen.sum(axis=-1)).mean(axis=-1), atol=1e-6)
+    np.testing.assert_allclose(found["normalized_entropy"], [0, 1, 1, 1], atol=1e-6)
 
 
 def test_takes_layers_without_heads_and_rows_of_half_precision(generator: np.random.Generator) -> None:

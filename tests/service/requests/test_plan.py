@@ -21,7 +21,7 @@ from service.tokenization.inputs import Inputs
 from service.tokenization.rows import KeptEncoding, TokenizedInput
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, NUM_HEADS, SEP, VOCABULARY, write_fake_artifact
-from tests.task_artifacts import TaskArtifact
+from tests.task_artifacts import LONGEST, TaskArtifact
 
 LAST_ID = len(VOCABULARY) - 1
 LAST_LAYER, LAST_HEAD = len(NUM_HEADS) - 1, NUM_HEADS[0] - 1
@@ -206,6 +206,13 @@ def test_spans_are_of_models_that_take_the_mean(embedder: TaskArtifact, config: 
         plan_encoding(request, inputs, manifest(embedder, **config))
     assert raised.value.param == "spans"
     assert plan_encoding(request, inputs, manifest(embedder)).spans is not None
+
+
+def test_what_is_asked_of_heads_knows_how_far_each_layer_sees(embedder: TaskArtifact) -> None:
+    request = EncodeRequest.model_validate({"inputs": TEXT, "attention": {"layers": [1, 0], "form": "stats"}})
+    plan = plan_encoding(request, Inputs(texts=[TEXT]), manifest(embedder, local_layers=(1,), window=2))
+    assert plan.selection is not None
+    assert plan.selection.reaches == (2, LONGEST)
 
 
 def test_a_thousand_long_spans_cost_what_short_ones_do(generator: np.random.Generator) -> None:
