@@ -231,7 +231,8 @@ def attention_picture(entry: Mapping[str, Any]) -> str | None:
     ]
     if not titled or not titled[0][1].size:
         return None
-    return picture(titled, labels[: len(titled[0][1])], labels)
+    rows = labels if len(titled[0][1]) == len(labels) else ["first"]  # which the labels may lack, being special
+    return picture(titled, rows, labels)
 
 
 def picture(titled: Sequence[tuple[str, NDArray[Any]]], rows: Sequence[str], columns: Sequence[str]) -> str:

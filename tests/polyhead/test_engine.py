@@ -99,7 +99,10 @@ def test_a_copy_in_this_process_is_the_engine_itself(embedder: TaskArtifact) -> 
         assert len(other.encode([A]).embeddings) == 1
 
 
-@pytest.mark.parametrize("attention", [{"layers": [0]}, {"reduce": "rollout"}, {"queries": "cls", "level": "word"}])
+FIRST_ROW: AttentionOptions = {"queries": "cls", "exclude_special": True}
+
+
+@pytest.mark.parametrize("attention", [{"layers": [0]}, {"reduce": "rollout"}, FIRST_ROW | {"level": "word"}])
 def test_a_notebook_shows_a_head(engine: Engine, attention: AttentionOptions) -> None:
     encoded = engine.encode(["a <b> 1"], attention=attention)
     drawn = ElementTree.fromstring(encoded._repr_html_() or "")  # noqa: S314 - our own
@@ -107,7 +110,7 @@ def test_a_notebook_shows_a_head(engine: Engine, attention: AttentionOptions) ->
     assert re.match("Attention", texts[0])
     entry = encoded.attention[0]
     labels = entry["words"] if "words" in entry else entry["tokens"]
-    assert texts[-len(labels) :] == list(labels)
+    assert texts[1:] == [*(["first"] if "queries" in attention else labels), *labels]
     images = [image.attrib["href"] for image in drawn.iter("{http://www.w3.org/2000/svg}image")]
     assert images
     assert all(image.startswith("data:image/png;base64,") for image in images)
