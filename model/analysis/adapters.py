@@ -32,7 +32,7 @@ class BertVizView(NamedTuple):
         attention: [1, H, n, n] a layer, as many as the highest layer asked for needs and each as wide as the highest
             head: BertViz counts places and stacks layers. Heads not asked for are 0; layers not asked for repeat the
             first one, `include_layers` keeps them from being shown.
-        tokens: of rows and columns.
+        tokens: of rows and columns, or words if the answer is of words.
         include_layers: the layers asked for, ascending.
     """
 
@@ -95,9 +95,12 @@ def to_huggingface(item: Mapping[str, Any]) -> tuple[Float32Array, ...]:
     The tuple has no names, so every layer and head must be there, and tokens, not words.
 
     Raises:
-        AdapterError: maps are reduced, cut or missing rows; a layer or head is missing; or rows do not sum to 1.
+        AdapterError: maps are reduced, cut, missing rows or of words; a layer or head is missing; or rows do not sum
+            to 1.
     """
     answer = _read(item)
+    if "words" in item:
+        raise AdapterError('the answer\'s maps are of words: ask for level "token"')
     if answer.layers != list(range(len(answer.layers))):
         raise AdapterError(f'layers are {answer.layers}: `attentions` holds every layer in order, ask for layers "all"')
     for layer, (heads, weights) in enumerate(zip(answer.heads, answer.weights, strict=True)):
@@ -116,21 +119,21 @@ def _placed(weights: Float32Array, heads: Sequence[int], num_heads: int) -> Floa
 
 
 def _read(item: Mapping[str, Any]) -> _Answer:
-    """The item's maps as arrays, or the reason why they are not [layer][head][query][key] over one list of tokens."""
+    """The item's maps as arrays, or the reason why they are not [layer][head][query][key] over one list of labels."""
     if "indices" in item:
         raise AdapterError("the answer holds the top k keys of each query: ask without top_k")
     if "weights" not in item:
         raise AdapterError("the answer holds no weights: ask for the form that does")
-    tokens, layers, heads = item["tokens"], item.get("layers"), item.get("heads")
-    if not layers or not heads:
-        raise AdapterError('the answer names no layers or heads, its maps are reduced: ask with reduce "none"')
+    tokens, layers, heads = item["words" if "words" in item else "tokens"], item.get("layers"), item.get("heads")
+    if item.get("reduce") or not layers or not heads:  # a rollout of one head in one layer has the shape of its map
+        raise AdapterError('the answer\'s maps are reduced: ask with reduce "none"')
     weights = [_maps(*entry, len(tokens)) for entry in zip(layers, item["weights"], heads, strict=True)]
     return _Answer(tokens, layers, heads, weights)
 
 
 def _maps(layer: int, value: Any, heads: Sequence[int], num_tokens: int) -> Float32Array:
-    if not heads:
-        return np.zeros((0, num_tokens, num_tokens), dtype=np.float32)
+    if not heads or not num_tokens:  # JSON has no shape of nothing
+        return np.zeros((len(heads), num_tokens, num_tokens), dtype=np.float32)
     weights = _tensor(value) if isinstance(value, Mapping) else np.array(value, dtype=np.float32)
     if len(weights) != len(heads):
         raise AdapterError(

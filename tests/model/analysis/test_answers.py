@@ -201,8 +201,18 @@ def test_what_is_left_without_special_tokens_can_be_shown_but_is_no_softmax(maps
     item = whole_answer(TOKENS[1:3], left)
     np.testing.assert_array_equal(to_circuitsvis(item)[0].attention, left[0])
     np.testing.assert_array_equal(to_bertviz(item).attention[0][0], left[0])
+    nothing = whole_answer([], [layer[:, :0, :0] for layer in maps])
+    assert to_circuitsvis(nothing)[0].attention.shape == (2, 0, 0)
     with pytest.raises(AdapterError, match="layer 0 has rows that do not sum to 1: ask for weights, special tokens"):
         to_huggingface(item)
+
+
+def test_words_are_shown_in_the_place_of_tokens_but_are_no_attentions(item: dict[str, Any]) -> None:
+    of_words = {**item, "words": item["tokens"]}
+    del of_words["tokens"]
+    assert to_bertviz(of_words).tokens == to_circuitsvis(of_words)[0].tokens == TOKENS
+    with pytest.raises(AdapterError, match='maps are of words: ask for level "token"'):
+        to_huggingface(of_words)
 
 
 def test_huggingface_refuses_a_part_of_the_model(maps: list[Float32Array]) -> None:
@@ -214,7 +224,7 @@ def test_huggingface_refuses_a_part_of_the_model(maps: list[Float32Array]) -> No
         to_huggingface(answer(TOKENS, maps[:1], layers=[0], heads=[[1, 0]]))
 
 
-REDUCED = 'the answer names no layers or heads, its maps are reduced: ask with reduce "none"'
+REDUCED = 'the answer\'s maps are reduced: ask with reduce "none"'
 
 
 @pytest.mark.parametrize("adapt", [to_bertviz, to_circuitsvis, to_huggingface])
@@ -223,6 +233,7 @@ def test_refuses_what_has_no_form(adapt: Any, item: dict[str, Any]) -> None:
         ({"indices": []}, "the answer holds the top k keys of each query: ask without top_k"),
         ({"heads": None}, REDUCED),
         ({"layers": None}, REDUCED),
+        ({"reduce": "rollout"}, REDUCED),
         ({"tokens": TOKENS[:3]}, "layer 0: maps have 4 queries and 4 keys for 3 tokens: ask for queries"),
         ({"weights": np.ones((3, 2, 1, 4))}, 'maps have 1 queries and 4 keys for 4 tokens: ask for queries "all"'),
         ({"weights": np.ones((3, 4, 4))}, r"layer 0: weights have shape \(4, 4\) for 2 heads, they are reduced"),
