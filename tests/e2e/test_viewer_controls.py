@@ -268,10 +268,14 @@ def test_a_special_token_among_the_lines_can_be_read_while_it_is_tinted(open_vie
 def test_a_head_switched_off_turns_the_embedding(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     effect = effect_of(viewer_server, 3, 2)
     viewer = open_viewer("layer=3&head=2", a=TEXT)
+    asked: list[Any] = []
+    viewer.page.on("request", lambda request: asked.append(request.post_data_json))
     viewer.page.locator("#switch").click()
     cosine = viewer.page.locator("#effect [data-effect]")
     expect(cosine).to_be_visible()
     assert float(cosine.get_attribute("data-effect") or "nan") == pytest.approx(effect, abs=1e-5)
+    masks = [body["head_mask"] for body in asked if body and "head_mask" in body]  # of both: one engine computes them
+    assert sorted(masks) == [[[3, 2, 0]]] * 2 + [[[3, 2, 1]]] * 2
     expect(viewer.page.locator("[data-key='3.2']")).to_have_class(re.compile(r"\boff\b"))
     wait_for_link(viewer, {"layer": ["3"], "head": ["2"], "off": ["3.2"]})
     viewer.page.locator("#switch").click()

@@ -43,18 +43,21 @@ const MEASURES = {
   },
 };
 
-/** The part of a request that switches heads off: as `head_mask` takes them, "3.5" is layer 3, head 5, closed. */
-function without(off) {
-  return off.length ? { head_mask: off.map((key) => [...key.split(".").map(Number), 0]) } : {};
+/**
+ * The part of a request that switches heads off: as `head_mask` takes them, "3.5" is layer 3, head 5, closed. Without any
+ * one is named that stays open: the service may compute what has no mask in fewer bits (OpenVINO).
+ */
+function without(off, { layer, head }) {
+  return { head_mask: off.length ? off.map((key) => [...key.split(".").map(Number), 0]) : [[layer, head, 1]] };
 }
 
 function vectorsOf(text, values, off, signal, output = "pooled") {
-  return encodeVectors({ inputs: text, ...promptOptions(values), output, ...without(off) }, signal);
+  return encodeVectors({ inputs: text, ...promptOptions(values), output, ...without(off, values) }, signal);
 }
 
 /** One near 0 or 1 as a number from 0 to 1 would hardly move. */
-async function logitOf({ a, b }, off, signal) {
-  return (await rankOne(a, b, { raw_scores: true, ...without(off) }, signal)).score;
+async function logitOf(values, off, signal) {
+  return (await rankOne(values.a, values.b, { raw_scores: true, ...without(off, values) }, signal)).score;
 }
 
 /** 1 - cos of two vectors of length 1, as half their squared distance: exact where the two are nearly equal. */
