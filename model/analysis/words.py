@@ -119,7 +119,7 @@ _MARKERS = ("##", "Ġ", "▁")
 
 
 def punctuation_mask(pieces: Sequence[str], special: BoolArray) -> BoolArray:
-    """Which tokens hold punctuation only, [n]; special tokens never do. Pieces are the input's, or the vocabulary's."""
+    """Which tokens hold punctuation only, [n]; special tokens never do. Pieces are of the text, or of a vocabulary."""
     return np.array([_holds_punctuation_only(piece) for piece in pieces], dtype=np.bool_) & ~special
 
 

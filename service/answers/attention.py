@@ -24,7 +24,7 @@ from service.inference.backend import Float32Array, Int64Array, TokenParts
 from service.requests.attention import AttentionSelection, Axes, label_axes, plan_axes
 from service.requests.plan import EncodePlan
 from service.requests.schemas import AttentionRequest
-from service.tokenization.rows import TokenizedInput
+from service.tokenization.rows import TokenizedInput, text_offsets
 from service.tokenization.tokenizer import Tokenizer
 
 ARRAYS = ("indices", "weights", "left_out")
@@ -51,7 +51,8 @@ def build_attention(
         # Lists of its own for each entry, since they are emptied as they are written.
         sources = {"layers": list(selection.layers), "heads": selection.heads_by_layer}
         if options.form == "stats":
-            found = make_statistics(result.attentions, selection, axes, input_ids=item.input_ids, tokens=tokens)
+            pieces = written_pieces(item, tokens, tokenizer)
+            found = make_statistics(result.attentions, selection, axes, input_ids=item.input_ids, pieces=pieces)
             entries.append({**sources, "statistics": found})
             continue
         entry = {**label_axes(options, axes, item, tokens), **sources}
@@ -91,11 +92,19 @@ def make_maps(
     return {name: [np.ascontiguousarray(getattr(layer, name)) for layer in largest] for name in ARRAYS}
 
 
+def written_pieces(item: TokenizedInput, tokens: Sequence[str], tokenizer: Tokenizer) -> list[str]:
+    """What each token stands for: a byte-level vocabulary writes a quotation mark as three letters, or in parts."""
+    text = item.text
+    if text is None:
+        return [tokenizer.join([token]).strip() for token in tokens]
+    return [text[start:end].strip() for start, end in text_offsets(item)]
+
+
 def make_statistics(
-    attentions: Attentions, selection: AttentionSelection, axes: Axes, *, input_ids: Int64Array, tokens: list[str]
+    attentions: Attentions, selection: AttentionSelection, axes: Axes, *, input_ids: Int64Array, pieces: list[str]
 ) -> dict[str, list[Float32Array] | None]:
     """Each of `STATISTICS`: [heads] of each layer, or None where this input does not define it."""
-    punctuation = punctuation_mask(tokens, axes.special)
+    punctuation = punctuation_mask(pieces, axes.special)
     layers = [
         head_statistics(
             _heads(attentions[layer], selection, axes, rows=axes.num_tokens),

@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers.decoders import ByteLevel
 
 from model.analysis.statistics import STATISTICS
-from service.answers.attention import make_maps, make_statistics
+from service.answers.attention import make_maps, make_statistics, written_pieces
 from service.http.response import SAFETENSORS
 from service.requests.attention import label_axes, plan_axes, select_attention
 from service.requests.schemas import AttentionRequest, EncodeAnswer
+from service.tokenization.rows import TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
 from tests.attention_reference import transformed
 from tests.service.conftest import Serve, Served, read_tensors
@@ -32,6 +35,7 @@ from tests.service.fake_engine import (
     value_norms,
     write_fake_artifact,
 )
+from tests.tokenizers import TOKENIZERS
 
 TEXT = "The cats sat"
 TOKENS = ["[CLS]", "the", "cat", "##s", "sat", "[SEP]"]
@@ -269,10 +273,20 @@ def test_bytes_of_statistics(case: Any) -> None:
     axes, size = plan_axes(request, inputs, TOKENIZER), 0
     for item, own in zip(inputs, axes, strict=True):
         attentions, tokens = draw_attentions(counts, len(item.input_ids)), TOKENIZER.tokens(item)
-        found = make_statistics(attentions, selection, own, input_ids=item.input_ids, tokens=tokens)
+        found = make_statistics(attentions, selection, own, input_ids=item.input_ids, pieces=tokens)
         for layers in found.values():  # null counts as much as numbers would
             size += 4 * selection.num_heads if layers is None else sum(array.nbytes for array in layers)
     assert selection.answer_bytes(axes) == size
+
+
+def test_punctuation_is_what_the_text_has_and_not_how_a_vocabulary_writes_it() -> None:
+    made = FastTokenizer.from_str(TOKENIZERS["bpe"]().to_str())
+    made.decoder = ByteLevel()
+    tokenizer = Tokenizer(made, 32, threads=1)
+    (item,) = tokenizer.encode_now(["\u201ccat\u201d, 。"])
+    assert "".join(dict.fromkeys(written_pieces(item, tokenizer.tokens(item), tokenizer))) == "\u201ccat\u201d,。"
+    ids = TokenizedInput(np.zeros(3, np.int64), False, 3, None)
+    assert written_pieces(ids, ["âĢľ", "Ġ,", "Ġcat"], tokenizer) == ["\u201c", ",", "cat"]
 
 
 def test_places_of_tokens_are_read_once() -> None:
