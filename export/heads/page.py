@@ -17,7 +17,7 @@ STYLE = Path(__file__).parent / "page.css"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 SHOWN: Mapping[str, str] = {
-    "normalized_entropy": "1: spread over all tokens, 0: one token",
+    "normalized_entropy": "1: spread over all tokens that it may see, 0: one token",
     "confidence": "largest weight on an ordinary token",
     "distance": "tokens between query and key",
     "offset_previous": "weight on the token before",

@@ -8,7 +8,7 @@ const LISTED = 6;
 
 const STATISTICS = [
   ["entropy", "Entropy", "nats; 0 is one token only"],
-  ["normalized_entropy", "Entropy / largest possible", "1 is all tokens alike"],
+  ["normalized_entropy", "Entropy / largest possible", "1 is all tokens that it may see alike"],
   ["confidence", "Confidence", "mean largest weight on an ordinary token"],
   ["distance", "Distance", "tokens, mean"],
   ["signed_distance", "Signed distance", "tokens; above 0 looks back"],
