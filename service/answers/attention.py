@@ -142,7 +142,15 @@ def _rollout(attentions: Attentions, selection: AttentionSelection, axes: Axes) 
     """[1, rows, n]. Only whole maps of every layer can be followed from one to the next, special tokens included."""
     whole = [_heads(attentions[layer], selection, axes, rows=axes.num_tokens) for layer in selection.layers]
     start = None if selection.options.queries == "all" else np.eye(axes.rows, axes.num_tokens)
-    return rollout(whole, start)[np.newaxis]
+    return rollout(open_maps(whole, selection.rollout_gates), start)[np.newaxis]
+
+
+def open_maps(maps: Sequence[Float32Array], gates: Float32Array | None) -> list[Float32Array]:
+    """Each layer's maps [H_l, n, n] without those of heads that are switched off, through which nothing goes."""
+    if gates is None:
+        return list(maps)
+    ends = np.cumsum([len(of_layer) for of_layer in maps])[:-1]
+    return [of_layer[own > 0] for of_layer, own in zip(maps, np.split(gates, ends), strict=True)]
 
 
 def _between_axes(maps: Float32Array, selection: AttentionSelection, axes: Axes) -> Float32Array:

@@ -15,7 +15,7 @@ import numpy as np
 from model.analysis.arrays import Float64Array
 from model.analysis.contributions import contributions, token_shares
 from model.analysis.reductions import saliency as rollout_saliency
-from service.answers.attention import picture, sum_words, with_biases
+from service.answers.attention import open_maps, picture, sum_words, with_biases
 from service.answers.vectors import make_vectors, token_vectors
 from service.batching.decompositions import Decomposed
 from service.batching.jobs import JobResult
@@ -159,7 +159,7 @@ def compare(
         raise Invalid.at("similarity", str(error)) from None
     sides = []
     for text, result, part in zip(texts, results, hidden, strict=True):
-        layers = [result.attentions[layer] for layer in sorted(result.attentions)]
+        layers = open_maps([result.attentions[layer] for layer in sorted(result.attentions)], plan.head_gates)
         saliency = np.ascontiguousarray(rollout_saliency(layers, token_shares(part, pooling)))
         sides.append(_explained_tokens(text, runner, saliency))
     return _explained(plan, np.float32(pooled[0] @ pooled[1]), cells, sides, runner)

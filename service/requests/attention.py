@@ -67,6 +67,7 @@ class AttentionSelection:
         options: what happens to the weights of these heads.
         causal: whether a query of the model sees itself and the tokens before it only.
         reaches: how many tokens away a query of each of these layers sees; empty where all see all.
+        head_gates: of all the model's heads, of which a rollout follows those that are not 0; None where all are open.
     """
 
     layers: tuple[int, ...]
@@ -75,6 +76,7 @@ class AttentionSelection:
     options: AttentionRequest
     causal: bool = False
     reaches: tuple[int, ...] = ()
+    head_gates: Float32Array | None = None
 
     @property
     def heads_by_layer(self) -> list[list[int]]:
@@ -82,6 +84,15 @@ class AttentionSelection:
         if self.heads is None:
             return [list(range(count)) for count in self.heads_per_layer]
         return [list(self.heads) for _ in self.layers]
+
+    @property
+    def rollout_gates(self) -> Float32Array | None:
+        """The gates of the heads that a rollout is made from, layer after layer."""
+        if self.head_gates is None or self.heads is None:
+            return self.head_gates
+        starts = np.cumsum((0, *self.heads_per_layer[:-1]))
+        chosen: Float32Array = self.head_gates[np.add.outer(starts, self.heads).ravel()]
+        return chosen
 
     @property
     def num_heads(self) -> int:

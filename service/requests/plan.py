@@ -127,13 +127,14 @@ def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) ->
         refuse_beside(request, ("output",), "spans")
     size = manifest.config.output_size if request.output == "pooled" else manifest.config.hidden_size
     prompt, prompted = with_prompt(manifest.defaults, inputs, name=request.prompt_name, text=request.prompt)
+    selection, gates = _select(request, inputs, manifest), read_head_mask(request.head_mask, manifest)
     plan = EncodePlan(
         request,
         prompted,
         manifest,
         prompt,
-        selection=_select(request, inputs, manifest),
-        head_gates=read_head_mask(request.head_mask, manifest),
+        selection=selection and replace(selection, head_gates=gates),
+        head_gates=gates,
         normalize=manifest.defaults.unit_length if request.normalize is None else request.normalize,
         dimensions=check_dimensions(request.dimensions, size),
         spans=None if request.spans is None else read_spans(request.spans, inputs, manifest),

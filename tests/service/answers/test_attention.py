@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.decoders import ByteLevel
 
+from model.analysis.reductions import rollout as roll_out
 from model.analysis.statistics import STATISTICS
 from service.answers.attention import make_maps, make_statistics, written_pieces
 from service.http.response import SAFETENSORS
@@ -93,6 +94,17 @@ def test_a_reduced_answer_says_so_and_keeps_its_axes(
     assert [len(layer) for layer in entry["weights"]] == maps
     assert not {"reduce", "form"} & attention_of(shared, layers=[1]).keys()
     assert not shared.backend.batches[-1].wants_norms
+
+
+def test_a_rollout_goes_through_no_head_that_is_switched_off(shared: Served) -> None:
+    def rollout(mask: Any, **options: Any) -> Any:
+        body = {"inputs": TEXT, "head_mask": mask, "attention": {"reduce": "rollout", **options}}
+        return np.array(shared.encode(body).json()["attention"][0]["weights"][0][0])
+
+    every = [[layer, head, 0] for layer, count in enumerate(NUM_HEADS) for head in range(count)]
+    np.testing.assert_array_equal(rollout(every), np.eye(len(TOKENS)))
+    layers = [maps[[head]] for maps, head in zip(MAPS, (1, 0), strict=False)]
+    np.testing.assert_allclose(rollout([[0, 0, 0], [1, 1, 0], [1, 2, 0]]), roll_out(layers), atol=1e-6)
 
 
 def test_words_stand_in_place_of_tokens_and_special_ones_are_left_out_where_asked_for(shared: Served) -> None:

@@ -1,6 +1,7 @@
 """`POST /explain`, and attention of the form "decomposition", on fakes with a closed form: the account adds up."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,13 +33,14 @@ def explain(served: Served, **body: Any) -> Any:
     return served.client.post("/explain", json={"a": A, "b": B, **body})
 
 
-def rolled_out(ids: list[int]) -> np.ndarray[Any, Any]:
-    """The mean of the rollout's rows (Abnar & Zuidema 2020), by whole matrices."""
+def rolled_out(ids: list[int], off: Sequence[tuple[int, int]] = ()) -> np.ndarray[Any, Any]:
+    """The mean of the rows of a rollout (Abnar & Zuidema 2020) without some [layer, head], by whole matrices."""
     size = len(ids)
     followed = np.eye(size)
     for layer, heads in enumerate(NUM_HEADS):
         if heads:
-            step = attention_weights(np.array(ids), layer).mean(axis=0) + np.eye(size)
+            maps = attention_weights(np.array(ids), layer)
+            step = np.delete(maps, [head for of, head in off if of == layer], axis=0).mean(axis=0) + np.eye(size)
             followed = step / step.sum(axis=-1, keepdims=True) @ followed
     return np.asarray(followed.mean(axis=0))
 
@@ -110,7 +112,8 @@ def test_a_prompt_goes_before_both_texts(served: Served) -> None:
 
 
 def test_a_head_mask_goes_to_both_texts(served: Served) -> None:
-    explain(served, head_mask=[[1, 2, 0.25], [0, -1, 0]])
+    answer = explain(served, head_mask=[[1, 2, 0.25], [0, -1, 0]]).json()
+    np.testing.assert_allclose(answer["a"]["saliency"], rolled_out(ids_of(A), off=[(0, 1)]), atol=1e-6)
     gates = [batch.head_gates for batch in served.backend.batches]
     for found in gates:
         assert found is not None
