@@ -121,7 +121,7 @@ def explain_validation(error: ValidationError, model: type[BaseModel]) -> Servic
     texts = [f"{place}: {message}" if place else message for place, message in described]
     if len(problems) > _PROBLEMS_SHOWN:
         texts.append(f"and {len(problems) - _PROBLEMS_SHOWN} more")
-    return Invalid("; ".join(texts), param=described[0][0] or None)
+    return Invalid("; ".join(dict.fromkeys(texts)), param=described[0][0] or None)
 
 
 def _of_one_alternative(problems: list[Any]) -> list[Any]:

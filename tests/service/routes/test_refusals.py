@@ -382,6 +382,7 @@ def test_a_mistake_is_refused_by_name(
     error = answer.get("error", answer.get("message"))
     message = error if isinstance(error, str) else error["message"]
     assert words in message
+    assert len(said := message.split("; ")) == len({*said}), "each problem once"
     assert "/v2/models" not in path or answer.keys() == {"error"}
     if field := re.match(r"([\w.\[\]]+): ", words):
         assert message.startswith(words)
