@@ -79,4 +79,5 @@ def role_of_request(
         refuse_beside(request, ("attention", "truncate"), "queries that end in tokens which are no text")
     if manifest.query_table and request.role == "query":
         refuse_beside(request, ("attention", "head_mask", "output"), "queries that a table of weights reads")
-    return request.model_copy(update={"prompt_name": role.prompt_name}), role
+    name = role.prompt_name if request.prompt is None else None  # an empty prompt means none
+    return request.model_copy(update={"prompt_name": name}), role
