@@ -12,7 +12,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -29,7 +28,7 @@ from model.artifact import MANIFEST, OPENVINO, ArtifactError, read_manifest, wri
 from model.processor import processor_name
 from polyhead.output import say
 from service.errors import one_line
-from service.machine import own_version, usable_cores
+from service.machine import module_command, own_version, usable_cores
 
 if TYPE_CHECKING:
     from polyhead.engine import Engine
@@ -338,7 +337,7 @@ def _export(wanted: Wanted, folder: Folder, target: Path) -> None:
     if folder.revision is not None:
         source = [folder.id, "--revision", folder.revision]
         environment["HF_HUB_OFFLINE"] = "1"  # its files are here by now
-    command = [sys.executable, "-m", "polyhead", "export", *source, *wanted.flags, "--output", str(target)]
+    command = [*module_command("polyhead"), "export", *source, *wanted.flags, "--output", str(target)]
     with subprocess.Popen(command, env=environment) as process:  # noqa: S603 - our own program
         try:
             code = process.wait()

@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -41,7 +40,7 @@ from polyhead.models import (
     name_to_export,
 )
 from polyhead.output import OutputError, say, write
-from service.machine import usable_cores
+from service.machine import module_command, usable_cores
 from service.settings import BATCH_TOKENS
 
 Aim = Literal["throughput", "latency"]
@@ -304,7 +303,7 @@ def served(model: Path, layout: Layout, cores: frozenset[int] | None = None) -> 
 
     Settings besides the layout are the environment's. `NotMeasured`: it did not become ready.
     """
-    command = [sys.executable, "-m", "polyhead", "serve", "--model", str(model), "--host", "127.0.0.1", "--port", "0"]
+    command = [*module_command("polyhead"), "serve", "--model", str(model), "--host", "127.0.0.1", "--port", "0"]
     left_out = {f"POLYHEAD_{name}" for name in NOT_MEASURED}
     # Measuring refuses nothing: however long the queue, its work must be done.
     patient = {"POLYHEAD_MAX_QUEUE_DELAY": "3600", "POLYHEAD_REQUEST_TIMEOUT": "3600"}

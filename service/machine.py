@@ -222,6 +222,16 @@ DISTRIBUTION = "polyhead"
 _PACKAGES = (DISTRIBUTION, "onnxruntime", "onnxruntime-gpu", "tokenizers", "numpy", "fastapi", "uvicorn")
 
 
+def module_command(module: str) -> list[str]:
+    """What runs a module as this process would import it.
+
+    `-m` looks into the present folder first, where a user's `random.py` would hide Python's. It does so only if this
+    process does too.
+    """
+    looks_here = not {"", os.getcwd()}.isdisjoint(sys.path)
+    return [sys.executable, *([] if looks_here else ["-P"]), "-m", module]
+
+
 def own_version() -> str:
     """This project's, or `unknown` where it is not installed."""
     return installed_versions().get(DISTRIBUTION, "unknown")

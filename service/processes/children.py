@@ -4,7 +4,6 @@ import asyncio
 import logging
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Literal, Self
 
 from prometheus_client import Counter, Gauge
 
+from service.machine import module_command
 from service.observability import metrics as names
 from service.observability.snapshots import Snapshot, merge_snapshots, take_snapshot, totals_of
 from service.processes.channel import Assignment, Link, Message, give_connection, line_of, take_connection
@@ -65,7 +65,7 @@ class ChildProcess:
         control, their_control = socket.socketpair()
         with theirs, their_control:
             descriptors = (theirs.fileno(), their_control.fileno())
-            command = (sys.executable, "-m", f"{__package__}.child", *map(str, descriptors))
+            command = (*module_command(f"{__package__}.child"), *map(str, descriptors))
             unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, PARENT_SIGNALS)  # which it inherits
             try:
                 process = await asyncio.create_subprocess_exec(

@@ -86,18 +86,39 @@ def test_the_engine_and_the_command_line_live_beside_packages_of_our_names(
     assert all(words in shown for words in ("verify", "embedding", "heal", "--precision"))
 
 
-def test_processes_serve_beside_packages_of_our_names(installed: Path, project: Path, embedder: TaskArtifact) -> None:
-    flags = ("--uds", str(project / "socket"), "--processes", "2")
-    command = [str(installed), "-m", "polyhead", "serve", str(embedder.artifact), *flags]
-    with subprocess.Popen(command, cwd=project, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603
+def served(command: list[str], project: Path) -> list[str]:
+    """What a server says that is ended once it listens."""
+    lines = []
+    flags = ("--uds", str(project / "socket"))
+    with subprocess.Popen([*command, *flags], cwd=project, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603
         assert server.stderr is not None
-        lines = []
         for line in server.stderr:
             lines.append(line)
             if "listening on" in line:
                 server.terminate()
     assert any("listening on" in line for line in lines), lines
     assert server.returncode == 0, lines
+    return lines
+
+
+def test_processes_serve_beside_packages_of_our_names(installed: Path, project: Path, embedder: TaskArtifact) -> None:
+    served([str(installed), "-m", "polyhead", "serve", str(embedder.artifact), "--processes", "2"], project)
+
+
+def test_other_processes_import_nothing_of_the_present_folder(
+    installed: Path,
+    project: Path,
+    embedder: TaskArtifact,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As little as the program does that starts them."""
+    monkeypatch.setenv("POLYHEAD_CACHE", str(project / "cache"))
+    (project / "token.py").write_text("raise RuntimeError('of the present folder')")
+    program = tmp_path_factory.mktemp("bin") / "run.py"
+    program.write_text("import sys; from polyhead.cli import main; sys.exit(main())")
+    for model in ((str(embedder.artifact), "--processes", "2"), (str(embedder.folder), "--max-length", "16")):
+        assert "of the present folder" not in "".join(served([str(installed), str(program), "serve", *model], project))
 
 
 def test_the_engine_needs_no_server(
