@@ -20,7 +20,7 @@ Number = TypeVar("Number", int, float)
 
 FAILED, INTERRUPTED = 1, 130  # the second as a shell counts a program that Ctrl-C ended
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
-OTHERS_FLAGS = ("--weights",)  # which messages name, and no export has
+OTHERS_FLAGS = ("--weights", "--no-deps")  # which messages name, and no export has; the second is pip's
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 

@@ -43,9 +43,16 @@ class QualityError(VerificationError):
     """A lower precision costs more than is allowed."""
 
 
+def with_extra(error: ModuleNotFoundError) -> str:
+    """A package that is not installed, and the extra that brings it."""
+    return f"{error}: pip install 'polyhead[{'cpu' if error.name == 'onnxruntime' else 'export'}]'"
+
+
 def one_line(error: BaseException) -> str:
     """Why a command failed, in one line; for an unexpected error also how to see its traceback."""
     said = " ".join(str(error).split())
+    if isinstance(error, ModuleNotFoundError):
+        return with_extra(error)
     if said and isinstance(error, ExportError | OSError):
         return said
     return f"{type(error).__name__}: {said} (--debug shows where)"

@@ -100,7 +100,8 @@ class Training(TyperGroup):
     def _make(self) -> None:
         if self.commands:
             return
-        from train.cli import main, parser  # noqa: PLC0415 - imported when it is wanted
+        with one_line_failures("polyhead train"):
+            from train.cli import main, parser  # noqa: PLC0415 - imported when it is wanted
 
         (below,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
         described = {choice.dest: str(choice.help) for choice in below._choices_actions}

@@ -78,13 +78,14 @@ def load_engine(named: Path | None) -> "Engine":
 
     Raises:
         ArtifactError, ExportError: it cannot be had; the message names it.
+        ModuleNotFoundError: a package is not installed.
     """
     from polyhead.engine import Engine  # noqa: PLC0415 - a command's --help answers without it
 
     model = named or default_artifact()
     try:
         return Engine.load(model)
-    except (ArtifactError, ExportError):
+    except (ArtifactError, ExportError, ModuleNotFoundError):
         raise
     except Exception as error:  # whatever it is, nothing can be encoded; an OSError is none of the output's
         raise ArtifactError(f"cannot load {model}: {one_line(error)}") from error

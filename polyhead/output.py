@@ -56,7 +56,7 @@ def one_line_failures(program: str, export_flags: Container[str] = ()) -> Iterat
     export` that the command takes too.
     """
     from export.command import endings_interrupt, is_interruption, with_flags_placed  # noqa: PLC0415
-    from export.errors import ExportError  # noqa: PLC0415 - the command line answers --help without them
+    from export.errors import ExportError, with_extra  # noqa: PLC0415 - the command line answers --help without them
     from model.artifact import ArtifactError  # noqa: PLC0415
     from polyhead.texts import InputError  # noqa: PLC0415
     from service.errors import ServiceError  # noqa: PLC0415
@@ -65,10 +65,13 @@ def one_line_failures(program: str, export_flags: Container[str] = ()) -> Iterat
         with endings_interrupt():
             yield
     except (KeyboardInterrupt, ImportError) as error:
-        if not is_interruption(error):
+        if is_interruption(error):
+            say("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+        if not isinstance(error, ModuleNotFoundError):
             raise
-        say("interrupted")
-        raise typer.Exit(INTERRUPTED) from None
+        say(f"{program}: {with_extra(error)}")
+        raise typer.Exit(FAILED) from None
     except BrokenPipeError:  # whoever read our output has seen enough, as `head` does
         sys.stdout = None
         raise typer.Exit(0) from None

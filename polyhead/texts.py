@@ -97,17 +97,20 @@ class Source:
         return cls(texts, path or STANDARD_INPUT, fields, kind)
 
     def rows(self) -> Iterator[Row]:
-        """Every text, or pair of texts, that a tokenizer can read.
+        """Every text, or pair of texts, that a tokenizer can read, with an id that can be written.
 
         Raises:
             InputError: bytes of another encoding (in arguments), halves of a character (in JSON), a file that cannot be
                 read or holds something else.
         """
         for number, row in enumerate(self._of_arguments() if self.texts else self._of_file(), 1):
-            try:
-                (row.text if isinstance(row.text, str) else "\n".join(row.text)).encode()
-            except UnicodeEncodeError as error:
-                raise InputError(f"text {number}: not UTF-8 (character {error.start + 1} of the text)") from error
+            text = row.text if isinstance(row.text, str) else "\n".join(row.text)
+            for name, said in (("text", text), ("id", str(row.id))):
+                try:
+                    said.encode()
+                except UnicodeEncodeError as error:
+                    place = f"character {error.start + 1} of the {name}"
+                    raise InputError(f"{name} {number}: not UTF-8 ({place})") from error
             yield row
 
     def _of_arguments(self) -> Iterator[Row]:

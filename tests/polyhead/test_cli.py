@@ -216,6 +216,25 @@ def test_messages_name_flags_that_a_command_has() -> None:
             assert {flag for text in _texts(path) for flag in FLAG.findall(text)} <= flags | OTHERS, path
 
 
+@pytest.mark.parametrize("given", ["encode a --model owner/name", "tune owner/name", "serve owner/name", "train heal"])
+def test_a_package_that_is_not_installed_is_said_with_its_extra(
+    given: str, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    monkeypatch.setitem(sys.modules, "train.cli", None)
+    printed = run(*given.split(), code=1)
+    assert printed.count("\n") == 1
+    assert printed.startswith(f"polyhead {given.split(maxsplit=1)[0]}: import of ")
+    assert printed.endswith(": pip install 'polyhead[export]'\n")
+
+
+def test_a_flag_of_pips_is_none_of_an_export(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Run) -> None:
+    monkeypatch.setattr("export.sources.find_spec", lambda _: None)
+    monkeypatch.setenv("POLYHEAD_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert run("serve", code=1).endswith("or name a folder or a Hugging Face id\n")
+
+
 @pytest.mark.parametrize("name", ["encode", "explain", "classify", "rerank", "similar", "tune", "serve"])
 def test_flags_of_an_export_are_told_from_a_commands_own(name: str, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     def refuse(*_: object, **__: object) -> None:

@@ -341,3 +341,6 @@ def test_text_that_is_not_unicode_is_said(run: Run) -> None:
     Path("in.jsonl").write_text(r'{"text": "\ud800"}')
     said = "polyhead encode: text 1: not UTF-8 (character 1 of the text)\n"
     assert run("encode", "--input", "in.jsonl", code=1) == said
+    Path("in.jsonl").write_text(r'{"text": "cat", "id": "a\ud800"}')
+    said = "polyhead encode: id 1: not UTF-8 (character 2 of the id)\n"
+    assert run("encode", "--input", "in.jsonl", "--id", "id", code=1) == said
