@@ -107,6 +107,8 @@ def run_command(
     """
     try:
         with endings_interrupt():
+            import numpy  # noqa: F401, PLC0415 - torch imports it in C, drops Ctrl-C there, and goes on with half of it
+
             command()
     except (Exception, KeyboardInterrupt) as error:  # a full disk, besides, or what libraries raise for want of memory
         if is_interruption(error):

@@ -206,6 +206,25 @@ def test_what_libraries_raise_ends_in_one_line(
     assert not (tmp_path / "x").exists()
 
 
+WHILE_NUMPY_IS_IMPORTED = """
+import sys
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == "numpy.linalg":
+            sys.meta_path.remove(self)
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, CtrlC())
+from export.cli import main
+sys.exit(main(["--output", sys.argv[1]]))
+"""
+
+
+def test_an_interruption_while_modules_are_imported_ends_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WHILE_NUMPY_IS_IMPORTED, str(tmp_path / "x")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
+    assert (done.returncode, done.stderr) == (130, "export interrupted: nothing was left behind\n")
+
+
 @pytest.mark.parametrize("is_signal", [False, True])
 def test_an_interruption_is_one_line_and_leaves_nothing_behind(
     bert_folder: Path, tmp_path: Path, fail: Fail, receive: Callable[[int], None], *, is_signal: bool
