@@ -13,13 +13,12 @@ may ask for: long lists go through the queue in portions.
 """
 
 import asyncio
-import atexit
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 from numpy.typing import NDArray
 
@@ -92,13 +91,16 @@ class Tokens:
 class Engine:
     """A loaded artifact. Its methods may be called from any number of threads at once; on an event loop call `aencode`.
 
+    It is closed by `close`, at the end of a `with`, and where nothing refers to it any more.
+
     Each raises a `ServiceError`: options or inputs are not what the model takes (`Invalid`, a `ValueError` too, and
     `TooLarge`), another task's model would be needed (`WrongTask`), it failed (`InferenceFailed`), or the engine is
     closed or of the process that this one was forked from (`NotReady`).
 
     `pairs` and `progress` are as of `encode` everywhere; several texts are any iterable of them.
 
-    A pickled engine is the folder and how it was loaded: another process loads it once, however often it is sent.
+    A pickled engine is the folder and how it was loaded: another process loads it once, however often it is sent, and
+    keeps it.
 
     Args:
         runner: runs the model.
@@ -111,7 +113,7 @@ class Engine:
         self._calls = CallLoop()
         if origin is not None:
             _opened[origin] = self
-        atexit.register(self.close, 0.0)  # where no one closed it, as after Ctrl-C: see `Batcher.close`
+        self._forgotten = finalize(self, _end, runner, self._calls, 0.0)  # as Python ends, too: see `Batcher.close`
 
     @classmethod
     def load(
@@ -325,14 +327,10 @@ class Engine:
         """
         if not self._calls.is_of_this_process:
             return True
-        atexit.unregister(self.close)
-        self._calls.refuse_more()
+        self._forgotten.detach()
         if self._origin is not None and _opened.get(self._origin) is self:
             del _opened[self._origin]
-        done = self._runner.close(timeout)
-        self._calls.stop()
-        trim_heap()  # glibc keeps some of each model's memory: a thousand loads would come to half a gigabyte
-        return done
+        return _end(self._runner, self._calls, timeout)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By its folder."""
@@ -357,12 +355,24 @@ class Engine:
         return EncodeCall(self._runner, plan, PAIRS if given.is_paired else INPUTS, progress, role=role)
 
 
+def _end(runner: Runner, calls: CallLoop, timeout: float) -> bool:
+    """Closes what an engine has, which may be gone itself: a notebook's cell that loads is often run again."""
+    if not calls.is_of_this_process:
+        return True
+    calls.refuse_more()
+    done = runner.close(timeout)
+    calls.stop()
+    trim_heap()  # glibc keeps some of each model's memory: a thousand loads would come to half a gigabyte
+    return done
+
+
 _opened: WeakValueDictionary[Origin, Engine] = WeakValueDictionary()
+_unpickled: dict[Origin, Engine] = {}  # stay open for the next task that a process pool sends
 
 
 def _reopened(model: str, workers: int, provider: Provider) -> Engine:
     """The engine that this process has open already, as scikit-learn's clones ask for, else one that is loaded now."""
     engine = _opened.get((model, workers, provider))
     if engine is None or not engine._calls.is_of_this_process:
-        engine = Engine.load(model, workers=workers, provider=provider)
+        engine = _unpickled[model, workers, provider] = Engine.load(model, workers=workers, provider=provider)
     return engine

@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from copy import deepcopy
 from multiprocessing import get_context
 from pathlib import Path
+from weakref import ref
 from xml.etree import ElementTree
 
 import numpy as np
@@ -97,6 +98,9 @@ def test_a_copy_in_this_process_is_the_engine_itself(embedder: TaskArtifact) -> 
     with pickle.loads(sent) as other:  # noqa: S301 - our own
         assert other is not engine
         assert len(other.encode([A]).embeddings) == 1
+    kept = ref(pickle.loads(sent))()  # noqa: S301 - likewise
+    assert kept is not None, "the next task of a process pool would load it again"
+    kept.close()
 
 
 FIRST_ROW: AttentionOptions = {"queries": "cls", "exclude_special": True}

@@ -152,6 +152,13 @@ def test_a_closed_engine_says_so(settings: Settings, backend: FakeBackend) -> No
         engine.encode(TEXT)
 
 
+def test_an_engine_that_nothing_refers_to_is_closed(settings: Settings, backend: FakeBackend) -> None:
+    engine = load_fake_engine(settings, backend)
+    engine.encode(TEXT)
+    del engine
+    assert backend.is_closed
+
+
 def test_a_forked_process_is_told_to_load_its_own_and_closes_nothing_of_its_parent_s(
     engine: Engine, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
