@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from examples.command import parser_of
 from model.artifact import ArtifactError
-from polyhead import Engine
+from polyhead import Engine, SourceError
 
 STARTS, ROUNDS = 50, 100  # of k-means, which settles long before
 
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         run(parser, options)
-    except (ArtifactError, OSError, ValueError) as error:  # no such model or file, or one of another kind
+    except (ArtifactError, SourceError, OSError, ValueError) as error:  # no such model or file, or one of another kind
         parser.exit(1, f"{parser.prog}: {error}\n")
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from examples.command import parser_of
 from model.artifact import ArtifactError, identity
-from polyhead import Engine
+from polyhead import Engine, SourceError
 from service.requests.roles import prompt_of_kind
 
 Paragraphs = dict[str, tuple[float, list[str]]]
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         run(parser, options)
-    except (ArtifactError, OSError, ValueError, NotImplementedError) as error:  # no such model, file or pattern
+    except (ArtifactError, SourceError, OSError, ValueError, NotImplementedError) as error:  # the last: of a pattern
         parser.exit(1, f"{parser.prog}: {error}\n")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from examples.command import parser_of
 from model.artifact import ArtifactError, identity
-from polyhead import Engine
+from polyhead import Engine, SourceError
 
 AT_ONCE = 256  # passages that are encoded and put into the index together
 
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run(options)
     except ImportError as error:
         parser.exit(1, f"{parser.prog}: {error}: `pip install qdrant-client`\n")
-    except (ArtifactError, OSError, ValueError) as error:
+    except (ArtifactError, SourceError, OSError, ValueError) as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from examples.command import parser_of
-from polyhead import ArtifactError, Engine, ServiceError
+from polyhead import ArtifactError, Engine, ServiceError, SourceError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         run(options)
-    except (ArtifactError, ServiceError, OSError) as error:  # no such model, or one for something else
+    except (ArtifactError, ServiceError, SourceError, OSError) as error:  # no such model, or one for something else
         parser.exit(1, f"{parser.prog}: {error}\n")
 
 

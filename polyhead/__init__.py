@@ -8,9 +8,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polyhead.public import ArtifactError, Encoded, Engine, Explained, Invalid, Ranked, ServiceError, Tokens
+    from polyhead.public import (
+        ArtifactError,
+        Encoded,
+        Engine,
+        Explained,
+        Invalid,
+        Ranked,
+        ServiceError,
+        SourceError,
+        Tokens,
+    )
 
-__all__ = ["ArtifactError", "Encoded", "Engine", "Explained", "Invalid", "Ranked", "ServiceError", "Tokens"]
+__all__ = [
+    "ArtifactError",
+    "Encoded",
+    "Engine",
+    "Explained",
+    "Invalid",
+    "Ranked",
+    "ServiceError",
+    "SourceError",
+    "Tokens",
+]
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of ours
 

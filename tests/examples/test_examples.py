@@ -8,13 +8,14 @@ from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from examples import cluster, guard, rerank_over_http, search_folder, search_passages, why_similar
-from polyhead import Encoded, Engine
+from polyhead import Encoded, Engine, SourceError
 from polyhead.cli import main as polyhead
 from tests.service.process import ServerProcess
 from tests.task_artifacts import TaskArtifact
@@ -150,9 +151,14 @@ def test_why_two_texts_are_similar_is_the_commands_table(
 
 
 def test_what_is_not_there_is_one_line(
-    folder: Path, classifier: TaskArtifact, embedder: TaskArtifact, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    classifier: TaskArtifact,
+    embedder: TaskArtifact,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lines, model = str(folder / "animals.txt"), ["--model", str(folder / "no model")]
+    monkeypatch.setattr("polyhead.models.find_folder", Mock(side_effect=SourceError("could not be fetched")))
+    lines, model, hub = str(folder / "animals.txt"), ["--model", str(folder / "no model")], ["--model", "no/one"]
     other, pooled = (["--model", str(made.artifact)] for made in (classifier, embedder))
     calls: list[tuple[Any, list[str], str]] = [
         (cluster.main, [str(folder / "nowhere.txt")], "No such file"),
@@ -165,6 +171,10 @@ def test_what_is_not_there_is_one_line(
         (search_passages.main, [lines, "a cat", *pooled], "gives no vectors of tokens (its task is embedding)"),
         (why_similar.main, ["a cat", "a dog", *other], "only the similarity of two embeddings"),
         (why_similar.main, ["a cat", "a dog", *model], "there is no folder"),
+        (why_similar.main, ["a cat", "a dog", *hub], "could not be fetched"),
+        (cluster.main, [lines, "--clusters", "2", *hub], "could not be fetched"),
+        (search_folder.main, [str(folder), "a cat", *hub], "could not be fetched"),
+        (search_passages.main, [lines, "a cat", *hub], "could not be fetched"),
     ]
     for main, arguments, message in calls:
         with pytest.raises(SystemExit, match="1"):
