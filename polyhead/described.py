@@ -64,13 +64,14 @@ class Described(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Answers `--help`, and refuses a flag that is not there with the nearest one; leaves all else as it is."""
         own = args[: args.index("--")] if "--" in args else args
+        own = [] if args[:1] == ["heads"] else own  # of an export: what it reads with flags of its own
         if "--help" in own or "-h" in own:
             return list(super().parse_args(ctx, ["--help"]))
         known = [name for param in self.get_params(ctx) for name in param.opts if name.startswith("--")]
         for word in own:
             flag = word.partition("=")[0]
             is_known = flag in known or (self._takes_beginnings and any(name.startswith(flag) for name in known))
-            if flag.startswith("--") and not is_known and args[0] != "heads":
+            if flag.startswith("--") and not is_known:
                 nearest = difflib.get_close_matches(flag, known, 1)
                 ctx.fail(f"No such option: {flag}" + (f" Did you mean {nearest[0]}?" if nearest else ""))
         ctx.args = list(args)

@@ -39,6 +39,7 @@ def test_every_command_is_listed_and_explains_itself_in_one_style(run: Run) -> N
         assert shown.startswith(f"Usage: polyhead {name} [OPTIONS]")  # though most of their modules are commands, too
         assert "\nOptions:\n" in shown
         assert "python -m" not in shown or name not in ("export", "heads", "serve")
+    assert run("export", "heads", "--help").startswith("usage: polyhead export heads ")
 
 
 @pytest.mark.parametrize(
