@@ -136,7 +136,8 @@ def test_settings_of_an_export_are_the_exporters(
     flags = ["--precision", "bf16", "--engine", "openvino", "--task", "embedding", "--max-length", "16"]
     with patch("polyhead.models.subprocess.Popen", side_effect=KeyboardInterrupt) as start:
         run("serve", embedder.folder, *flags, code=130)
-    given = export_parser().parse_args(start.call_args.args[0][4:])
+    command = start.call_args.args[0]
+    given = export_parser().parse_args(command[command.index("export") + 1 :])
     assert (given.precision, given.engine, given.task, given.max_length) == ("bf16", "openvino", "embedding", 16)
     assert Path(given.output).parent == cache
 
