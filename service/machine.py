@@ -222,14 +222,15 @@ DISTRIBUTION = "polyhead"
 _PACKAGES = (DISTRIBUTION, "onnxruntime", "onnxruntime-gpu", "tokenizers", "numpy", "fastapi", "uvicorn")
 
 
-def module_command(module: str) -> list[str]:
+@functools.cache  # the present folder may be gone when a process is replaced
+def module_command(module: str) -> tuple[str, ...]:
     """What runs a module as this process would import it.
 
     `-m` looks into the present folder first, where a user's `random.py` would hide Python's. It does so only if this
     process does too.
     """
     looks_here = not {"", os.getcwd()}.isdisjoint(sys.path)
-    return [sys.executable, *([] if looks_here else ["-P"]), "-m", module]
+    return (sys.executable, *(() if looks_here else ("-P",)), "-m", module)
 
 
 def own_version() -> str:
