@@ -64,7 +64,7 @@ class Described(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Answers `--help`, and refuses a flag that is not there with the nearest one; leaves all else as it is."""
         own = args[: args.index("--")] if "--" in args else args
-        own = [] if args[:1] == ["heads"] else own  # of an export: what it reads with flags of its own
+        own = [] if self.name == "export" and args[:1] == ["heads"] else own  # which has flags of its own
         if "--help" in own or "-h" in own:
             return list(super().parse_args(ctx, ["--help"]))
         known = [name for param in self.get_params(ctx) for name in param.opts if name.startswith("--")]

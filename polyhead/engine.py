@@ -13,6 +13,7 @@ may ask for: long lists go through the queue in portions.
 """
 
 import asyncio
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,7 @@ from service.tokenization.inputs import INPUTS, PAIRS, Truncate
 from service.tokenization.inputs import Inputs as ReadInputs
 
 CLOSE_SECONDS = 30.0
+ENDING = "engine ends"  # the thread that closes a forgotten one
 
 Provider = Literal["cpu", "cuda"]
 Origin = tuple[str, int, Provider]
@@ -113,7 +115,7 @@ class Engine:
         self._calls = CallLoop()
         if origin is not None:
             _opened[origin] = self
-        self._forgotten = finalize(self, _end, runner, self._calls, 0.0)  # as Python ends, too: see `Batcher.close`
+        self._forgotten = finalize(self, _end_forgotten, runner, self._calls)
 
     @classmethod
     def load(
@@ -364,6 +366,17 @@ def _end(runner: Runner, calls: CallLoop, timeout: float) -> bool:
     calls.stop()
     trim_heap()  # glibc keeps some of each model's memory: a thousand loads would come to half a gigabyte
     return done
+
+
+def _end_forgotten(runner: Runner, calls: CallLoop) -> None:
+    """Closes it on a thread of its own: garbage is collected on any, which may hold a lock or be one that has to end.
+
+    As Python ends, too, with the main thread over, where none can start; `Batcher.close` says what for.
+    """
+    if threading.main_thread().is_alive():
+        threading.Thread(target=_end, args=(runner, calls, 0.0), name=ENDING).start()
+    else:
+        _end(runner, calls, 0.0)
 
 
 _opened: WeakValueDictionary[Origin, Engine] = WeakValueDictionary()

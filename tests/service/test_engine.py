@@ -4,6 +4,7 @@ import asyncio
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from operator import methodcaller
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from polyhead import Engine
+from polyhead.engine import ENDING
 from service.errors import Invalid, NotReady, TooLarge, WrongTask
 from service.local.calls import PART_TOKENS
 from service.local.options import AttentionOptions
@@ -156,6 +158,9 @@ def test_an_engine_that_nothing_refers_to_is_closed(settings: Settings, backend:
     engine = load_fake_engine(settings, backend)
     engine.encode(TEXT)
     del engine
+    for thread in threading.enumerate():
+        if thread.name == ENDING:
+            thread.join(10)
     assert backend.is_closed
 
 
