@@ -224,7 +224,7 @@ _PACKAGES = (DISTRIBUTION, "onnxruntime", "onnxruntime-gpu", "tokenizers", "nump
 
 @functools.cache  # the present folder may be gone when a process is replaced
 def module_command(module: str) -> tuple[str, ...]:
-    """What runs a module as this process would import it.
+    """The command that runs a module with this process's own import path.
 
     `-m` looks into the present folder first, where a user's `random.py` would hide Python's. It does so only if this
     process does too.

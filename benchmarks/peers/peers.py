@@ -67,7 +67,7 @@ SENTENCE_TRANSFORMERS = Environment(
 OPENVINO = Environment("openvino", ("openvino==2026.4.1", "nncf==3.4.0", TORCH, "transformers==5.23.0"))
 CTRANSLATE2 = Environment("ctranslate2", ("ctranslate2==4.8.5", TORCH, "transformers==5.23.0"))
 # Its back ends ask for versions of transformers that exclude each other; ONNX's excludes releases from 6.0 on.
-# optimum-intel asks for torchvision from 2.2 on, which breaks transformers where it is built for another torch.
+# optimum-intel asks for torchvision from 2.2 on, which breaks transformers if it was built for another torch.
 SENTENCE_TRANSFORMERS_ONNX = Environment(
     "sentence-transformers-onnx",
     ("sentence-transformers[onnx]==5.7.0", "optimum-onnx==0.1.0", "onnxruntime==1.32.0", TORCH, "transformers==4.57.6"),

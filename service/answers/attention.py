@@ -146,7 +146,7 @@ def _rollout(attentions: Attentions, selection: AttentionSelection, axes: Axes) 
 
 
 def open_maps(maps: Sequence[Float32Array], gates: Float32Array | None) -> list[Float32Array]:
-    """Each layer's maps [H_l, n, n] without those of heads that are switched off, through which nothing goes."""
+    """Each layer's maps [H_l, n, n] without heads that are switched off: nothing passes through them."""
     if gates is None:
         return list(maps)
     ends = np.cumsum([len(of_layer) for of_layer in maps])[:-1]

@@ -351,7 +351,7 @@ class PromptedAnswer(AnswerModel):
     prompt_name: str | None = None
     """its name, if it is one of the model's, named by the request or by default"""
     prompt: str | None = None
-    """its text, if there was one; offsets count from its start, but for those of `return_tokens`"""
+    """its text, if there was one; offsets count from its start, except in `return_tokens`"""
 
 
 class EncodeAnswer(PromptedAnswer):
