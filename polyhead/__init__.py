@@ -4,21 +4,13 @@ Names are looked up when they are asked for: `polyhead --help` answers without l
 all other packages of the project stand below this one (`hatch_build.py`).
 """
 
+# ruff: noqa: F403, F405 - the names of `__all__` are `polyhead.public`'s
+
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polyhead.public import (
-        ArtifactError,
-        Encoded,
-        Engine,
-        Explained,
-        Invalid,
-        Ranked,
-        ServiceError,
-        SourceError,
-        Tokens,
-    )
+    from polyhead.public import *
 
 __all__ = [
     "ArtifactError",

@@ -327,8 +327,6 @@ class Engine:
         A call not wholly queued yet fails with `NotReady`. In a forked process it does nothing: the threads, and
         whatever they hold, are the parent's.
         """
-        if not self._calls.is_of_this_process:
-            return True
         self._forgotten.detach()
         if self._origin is not None and _opened.get(self._origin) is self:
             del _opened[self._origin]

@@ -5,7 +5,6 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from html import escape
-from itertools import zip_longest
 from typing import Any, TypeVar
 
 import numpy as np
@@ -114,7 +113,7 @@ def make_statistics(
             causal=selection.causal,
             reach=reach,
         )
-        for layer, reach in zip_longest(selection.layers, selection.reaches)
+        for layer, reach in zip(selection.layers, selection.reaches, strict=True)
     ]
     found = {name: [values for layer in layers if (values := layer[name]) is not None] for name in STATISTICS}
     return {name: values or None for name, values in found.items()}  # what is not defined is so for no layer

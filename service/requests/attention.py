@@ -66,7 +66,7 @@ class AttentionSelection:
         heads_per_layer: how many heads each of these layers has.
         options: what happens to the weights of these heads.
         causal: whether a query of the model sees itself and the tokens before it only.
-        reaches: how many tokens away a query of each of these layers sees; empty where all see all.
+        reaches: how many tokens away a query of each of these layers sees; None: all of them.
         head_gates: of all the model's heads, of which a rollout follows those that are not 0; None where all are open.
     """
 
@@ -74,9 +74,9 @@ class AttentionSelection:
     heads: tuple[int, ...] | None
     heads_per_layer: tuple[int, ...]
     options: AttentionRequest
-    causal: bool = False
-    reaches: tuple[int, ...] = ()
-    head_gates: Float32Array | None = None
+    causal: bool
+    reaches: tuple[int | None, ...]
+    head_gates: Float32Array | None
 
     @property
     def heads_by_layer(self) -> list[list[int]]:
@@ -134,9 +134,16 @@ class AttentionSelection:
 
 
 def select_attention(
-    request: AttentionRequest, num_heads: Sequence[int], *, causal: bool = False, reaches: Sequence[int] = ()
+    request: AttentionRequest,
+    num_heads: Sequence[int],
+    *,
+    causal: bool = False,
+    reaches: Sequence[int] | None = None,
+    head_gates: Float32Array | None = None,
 ) -> AttentionSelection:
     """Resolves a request against a model with `num_heads[l]` heads in layer l that see `reaches[l]` tokens away.
+
+    `head_gates` are of the request's head mask.
 
     Raises:
         Invalid: a layer or head that the model does not have, or fields that exclude each other.
@@ -155,8 +162,8 @@ def select_attention(
         layers = tuple(range(len(num_heads)))
     counts = tuple(num_heads[layer] for layer in layers)
     heads = None if request.heads == "all" else _heads(request.heads, layers, counts)
-    seen = tuple(reaches[layer] for layer in layers) if reaches else ()
-    return AttentionSelection(layers, heads, counts, request, causal, seen)
+    seen = tuple(None if reaches is None else reaches[layer] for layer in layers)
+    return AttentionSelection(layers, heads, counts, request, causal, seen, head_gates)
 
 
 def _layers(wanted: Literal["all", "last"] | list[int], count: int) -> tuple[int, ...]:

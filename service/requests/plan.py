@@ -127,13 +127,13 @@ def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) ->
         refuse_beside(request, ("output",), "spans")
     size = manifest.config.output_size if request.output == "pooled" else manifest.config.hidden_size
     prompt, prompted = with_prompt(manifest.defaults, inputs, name=request.prompt_name, text=request.prompt)
-    selection, gates = _select(request, inputs, manifest), read_head_mask(request.head_mask, manifest)
+    gates = read_head_mask(request.head_mask, manifest)
     plan = EncodePlan(
         request,
         prompted,
         manifest,
         prompt,
-        selection=selection and replace(selection, head_gates=gates),
+        selection=_select(request, inputs, manifest, gates),
         head_gates=gates,
         normalize=manifest.defaults.unit_length if request.normalize is None else request.normalize,
         dimensions=check_dimensions(request.dimensions, size),
@@ -221,7 +221,9 @@ def check_dimensions(dimensions: int | None, size: int, *, name: str = "dimensio
     return dimensions or size
 
 
-def _select(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> AttentionSelection | None:
+def _select(
+    request: EncodeRequest, inputs: Inputs, manifest: Manifest, gates: Float32Array | None
+) -> AttentionSelection | None:
     if request.attention is None:
         return None
     if request.attention.level == "word" and (inputs.token_ids is not None or inputs.id_pairs is not None):
@@ -237,7 +239,9 @@ def _select(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> Atten
                 '"norms" would leave out the gates that this network puts on what each query takes; ask for "weights"',
             )
     config = manifest.config
-    return select_attention(request.attention, config.num_heads, causal=config.causal, reaches=config.reaches)
+    return select_attention(
+        request.attention, config.num_heads, causal=config.causal, reaches=config.reaches, head_gates=gates
+    )
 
 
 def _refuse_other_tasks(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> None:
