@@ -59,7 +59,7 @@ def write_explain_graph(encoder: Encoder, directory: Path) -> dict[str, Any]:
     example = explain_inputs(encoder.config, min(5, encoder.config.max_positions), 3)
     sizes = {INPUT_IDS: {1: "sequence"}, SOURCES: {0: "tokens"}, TOKEN_TYPE_IDS: {1: "sequence"}, PLACE: {}}
     path = directory / EXPLAIN_GRAPH
-    save_beside(export_module(traced, example, OUTPUTS, sizes), path)
+    save_beside(export_module(traced, example, OUTPUTS, sizes, rewrites=False), path)
     return verify_explain_graph(path, encoder)
 
 

@@ -16,7 +16,8 @@ from typing import Any, cast
 import numpy as np
 import onnx_ir
 import torch
-from onnx_ir.passes.common import ClearMetadataAndDocStringPass, RemoveUnusedFunctionsPass
+from onnx_ir.passes import common as passes
+from onnxscript.optimizer import fold_constants
 from torch import Tensor, nn
 
 from export.functions import local_functions
@@ -74,11 +75,17 @@ def trace(encoder: Encoder) -> onnx_ir.Model:
 
 
 def export_module(
-    module: nn.Module, example: Inputs, outputs: Sequence[str], sizes: Mapping[str, Mapping[int, str]]
+    module: nn.Module,
+    example: Inputs,
+    outputs: Sequence[str],
+    sizes: Mapping[str, Mapping[int, str]],
+    *,
+    rewrites: bool = True,
 ) -> onnx_ir.Model:
     """A module in evaluation mode as PyTorch's exporter writes it; inputs and outputs in the graph's order.
 
-    `sizes` has, of each input that there may be, names of the dimensions that differ from call to call.
+    `sizes` has, of each input that there may be, names of the dimensions that differ from call to call. `rewrites` is
+    for fewer nodes: of a graph of a thousand, looking for patterns in it takes as long as all the rest.
     """
     with quiet_exporter(), no_collection():
         program = torch.onnx.export(
@@ -90,10 +97,28 @@ def export_module(
             input_names=list(example),
             output_names=list(outputs),
             dynamic_shapes={name: dict(sizes[name]) for name in example},
+            optimize=rewrites,
             verbose=False,
         )
     model = cast(torch.onnx.ONNXProgram, program).model
-    return ClearMetadataAndDocStringPass()(model).model  # which name files of this machine, and lines of them
+    if not rewrites:
+        _fold(model)
+    return passes.ClearMetadataAndDocStringPass()(model).model  # which name files of this machine, and lines of them
+
+
+def _fold(model: onnx_ir.Model) -> None:
+    """What the exporter does to a graph besides rewriting it: every value is computed once, constants now."""
+    passes.InlinePass()(model)
+    fold_constants(model)
+    onnx_ir.passes.Sequential(
+        passes.RemoveUnusedNodesPass(),
+        passes.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
+        passes.RemoveUnusedOpsetsPass(),
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        passes.DeduplicateInitializersPass(),
+        passes.CommonSubexpressionEliminationPass(),
+        passes.NameFixPass(),
+    )(model)
 
 
 class _Traced(nn.Module):
@@ -145,7 +170,7 @@ def _finish(model: onnx_ir.Model) -> onnx_ir.Model:
             shape = onnx_ir.Shape([f"{output.name}.{BATCH}", heads, *[f"{output.name}.{SEQUENCE}"] * sequences])
             for value in _with_casts(output):
                 value.shape = shape.copy()
-    return RemoveUnusedFunctionsPass()(model).model  # type: ignore[no-untyped-call]
+    return passes.RemoveUnusedFunctionsPass()(model).model  # type: ignore[no-untyped-call]
 
 
 def _with_casts(value: onnx_ir.Value) -> Iterator[onnx_ir.Value]:

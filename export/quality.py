@@ -133,7 +133,7 @@ def measure_ranges(path: Path, checkpoint: Checkpoint, calibration: Path | None 
         raise
     session = Session(path)
     least, greatest = [], []
-    for batch in batches:
+    for batch in tqdm(batches, desc="measuring ranges", unit="batch", leave=False):
         output = session.run(batch_inputs(config, batch))[OUTPUT_NAMES[config.task]]
         if config.task in PER_TOKEN:
             output = np.concatenate(split_by_text(output, batch.lengths.tolist(), config.task))

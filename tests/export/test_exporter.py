@@ -164,7 +164,7 @@ def test_exports_a_folder(bert_folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert EXPLAIN_GRAPH not in manifest.files
     printed = capsys.readouterr().err
     assert "verifying" in printed
-    assert "(allowed 1e-05, more where PyTorch's own rounding is more)\n" in printed
+    assert "(allowed 1e-05)\n" in printed
     assert f"wrote {output}: mine, embedding, fp32, 3 fused attention nodes\n" in printed
     assert printed.endswith(f"serve it: python -m service --model {output}\n")
 

@@ -22,7 +22,7 @@ from export.int8.quantize import Range, quantize_encoder
 from export.precision import TOLERANCES
 from export.reference import available_bytes, float64_reference, needed_bytes, require_memory, widened_by_layer
 from export.runtime import Session
-from export.verify import Parity, Tolerance, grid, one_of_a_kind
+from export.verify import Parity, Tolerance, grid, judge_parity, one_of_a_kind
 from export.verify import verify as verify_within
 from model.artifact import ATTENTION_LAYERS, LENGTHS, NORM_LAYERS
 from model.config import EncoderConfig
@@ -154,49 +154,60 @@ OFF = np.full((2, 3), 2e-5, np.float32)
 def test_as_many_times_pytorchs_own_rounding_is_allowed() -> None:
     parity = Parity(Tolerance(1e-5, 1e-3, rounding=2.0))
     parity.record("attentions.0", np.ones(1, np.float32), np.ones(1))  # the output's values are up to 1
-    parity.record("gated.attentions.0", OFF, EXACT, rounded=OFF * 0.3)
-    with pytest.raises(ParityError, match="allowed are 1e-05, or 2 times PyTorch's own rounding of 6.00e-06"):
-        parity.judge()
-    parity.record("attentions.1", OFF * 0.1, EXACT, rounded=OFF * 0.55)  # the same output, elsewhere
-    parity.judge()
+    parity.record("gated.attentions.0", OFF, EXACT)
+    parity.record_rounding("attentions.0", OFF * 0.3, EXACT)
+    assert "allowed are 1e-05, or 2 times PyTorch's own rounding of 6.00e-06" in str(parity.excess())
+    parity.record("attentions.1", OFF * 0.1, EXACT)
+    parity.record_rounding("attentions.1", OFF * 0.55, EXACT)  # the same output, elsewhere
+    assert parity.excess() is None
     found = parity.to_dict()
     assert (found["gated"], found["attentions"]) == (pytest.approx(2e-5), pytest.approx(2e-6))
     assert found["rounding"] == {"attentions": pytest.approx(1.1e-5)}
-    parity.record("pooled", OFF, EXACT, rounded=OFF * 0.3)  # another output's rounding does not count
-    with pytest.raises(ParityError, match="pooled differs from the PyTorch encoder by 2.00e-05 at most"):
-        parity.judge()
+    parity.record("pooled", OFF, EXACT)
+    parity.record_rounding("pooled", OFF * 0.3, EXACT)  # another output's rounding does not count
+    assert "pooled differs from the PyTorch encoder by 2.00e-05 at most" in str(parity.excess())
+
+
+def test_rounding_is_measured_where_a_difference_needs_it(tiny_checkpoint: Checkpoint) -> None:
+    encoder = tiny_checkpoint.encoder
+    parity, reference = Parity(Tolerance(1e-5, 1e-5, rounding=2.0)), float64_reference(encoder)
+    parity.differences["pooled"] = 1e-6
+    judge_parity(parity, reference, encoder)
+    assert not parity.rounding
+    parity.tolerance = Tolerance(1e-9, 1e-5, rounding=100.0)
+    judge_parity(parity, reference, encoder)
+    assert 1e-8 < parity.rounding["pooled"] < 1e-6
+    parity.differences["last_hidden_state"] = 1e-3
+    with pytest.raises(ParityError, match="hidden_state differs .* by 1.00e-03 at most; allowed are 1e-09, or 100"):
+        judge_parity(parity, reference, encoder)
 
 
 FAR = OFF * 10
 
 
 @pytest.mark.parametrize(
-    ("found", "expected", "tolerance", "rounded", "message"),
+    ("found", "expected", "tolerance", "message"),
     [
-        (OFF, EXACT, Tolerance(1e-5, 1e-3), None, "by 2.00e-05 at most and 2.00e-05 on average, relative to 1"),
-        (FAR, EXACT, Tolerance(1e-5, 1.0, rounding=2.0), FAR, "by 2.00e-04"),  # more than rounding: at once
-        # no rounding excuses a wrong mean
-        (OFF, EXACT, Tolerance(1e-5, 1e-5, rounding=2.0), OFF, "2.00e-05 on average"),
-        (OFF * 0, EXACT + np.nan, Tolerance(1e-5, 1e-5), None, "PyTorch encoder's pooled holds values that are not"),
-        (OFF * 0, EXACT, Tolerance(1e-5, 1e-5), OFF + np.inf, "the PyTorch encoder's pooled holds values that are not"),
-        (OFF * np.nan, EXACT, Tolerance(1e-5, 1e-5), None, "pooled holds values that are not finite"),
-        (OFF, EXACT[0], Tolerance(1e-5, 1e-5), None, "has shape (2, 3), the encoder gives (3,)"),
+        (OFF, EXACT, Tolerance(1e-5, 1e-3), "by 2.00e-05 at most and 2.00e-05 on average, relative to 1"),
+        (FAR, EXACT, Tolerance(1e-5, 1.0, rounding=2.0), "by 2.00e-04"),  # more than rounding: at once
+        (OFF, EXACT, Tolerance(1e-5, 1e-5, rounding=2.0), "2.00e-05 on average"),  # no rounding excuses a wrong mean
+        (OFF * 0, EXACT + np.nan, Tolerance(1e-5, 1e-5), "PyTorch encoder's pooled holds values that are not"),
+        (OFF * np.nan, EXACT, Tolerance(1e-5, 1e-5), "pooled holds values that are not finite"),
+        (OFF, EXACT[0], Tolerance(1e-5, 1e-5), "has shape (2, 3), the encoder gives (3,)"),
     ],
-    ids=["tolerance", "far", "mean", "reference", "rounded", "not finite", "shape"],
+    ids=["tolerance", "far", "mean", "reference", "not finite", "shape"],
 )
-def test_a_difference_is_refused(found: Any, expected: Any, tolerance: Tolerance, rounded: Any, message: str) -> None:
+def test_a_difference_is_refused(found: Any, expected: Any, tolerance: Tolerance, message: str) -> None:
     with pytest.raises(ParityError, match=re.escape(message)):
-        Parity(tolerance).record("pooled", found, expected, rounded)
+        Parity(tolerance).record("pooled", found, expected)
 
 
 def test_an_output_of_small_values_is_judged_by_them() -> None:
     small = np.full(4, 9e-6)
     parity = Parity(Tolerance(1e-5, 1e-5, rounding=2.0))
-    parity.record("logits", np.zeros(4, np.float32), small, rounded=small.astype(np.float32))
-    with pytest.raises(ParityError, match="logits differs from .* by 9.00e-06 at most; allowed are 9e-11"):
-        parity.judge()
-    with pytest.raises(ParityError, match="pooled differs from the PyTorch encoder by nan"):
-        Parity(parity.tolerance, differences={"pooled": np.nan}).judge()
+    parity.record("logits", np.zeros(4, np.float32), small)
+    assert "by 9.00e-06 at most; allowed are 9e-11" in str(parity.excess())
+    assert "by nan" in str(Parity(parity.tolerance, differences={"pooled": np.nan}).excess())
 
 
 def test_differences_are_relative_to_large_references_only() -> None:
