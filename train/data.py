@@ -200,7 +200,12 @@ def _json_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequen
         for name in named:
             if isinstance(found[name], bool) or not isinstance(found[name], str | int | float):
                 raise DataError(f"{place}: {name} is {json.dumps(found[name])[:40]}, expected a text or a number")
-        yield number, [str(found[name]) for name in named]
+        texts = [str(found[name]) for name in named]
+        try:
+            "".join(texts).encode()
+        except UnicodeEncodeError as error:
+            raise DataError(f"{place}: holds half of a surrogate pair, which is no character") from error
+        yield number, texts
 
 
 def _comma_rows(path: Path, digest: Any) -> Lines:

@@ -100,6 +100,11 @@ FAULTS = {
         '{"anchor": "a", "positive": 2}\n{"anchor": null, "positive": "b"}',
         "line 2: anchor is null, expected a text or a number",
     ),
+    "half of a character": (
+        "a.jsonl",
+        '{"anchor": "a", "positive": "b"}\n{"anchor": "\\ud83d", "positive": "b"}',
+        "a.jsonl, line 2: holds half of a surrogate pair",
+    ),
     "no CoNLL-U": ("a.conllu", TREE * 8 + "1\tDogs\n", "a.conllu, line 57: 2 columns, expected CoNLL-U's 10"),
     "another ending": ("a.json", "{}", "a.json: expected a name that ends in .csv, .tsv, .jsonl or, for labels"),
     "labels of words": ("pairs.conllu", TREE * 8, "pairs.conllu: expected a name that ends in .csv, .tsv, .jsonl or"),
