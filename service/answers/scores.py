@@ -56,7 +56,7 @@ def similarities(queries: Vectors, documents: Vectors, manifest: Manifest) -> Fl
     if manifest.task != "embedding":
         return np.array([max_sim(*pair) for pair in zip(queries, documents, strict=True)], dtype=np.float32)
     rows = np.asarray(documents)
-    return compare("nd,nd->n", np.asarray(queries).reshape(rows.shape), rows, manifest)
+    return compare("nd,nd->n", np.asarray(queries, rows.dtype).reshape(rows.shape), rows, manifest)
 
 
 def hybrid_scores(

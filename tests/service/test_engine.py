@@ -57,6 +57,7 @@ def test_no_texts(engine: Engine) -> None:
     assert isinstance(encoded.embeddings, np.ndarray)
     assert (encoded.embeddings.shape, encoded.items, encoded.attention) == ((0, HIDDEN_SIZE), [], [])
     assert engine.encode([], output="tokens").embeddings == []
+    assert engine.score(TEXT, []).dtype == np.float32
 
 
 def test_inputs_come_in_what_python_holds_them_in(engine: Engine) -> None:
