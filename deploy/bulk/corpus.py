@@ -182,7 +182,10 @@ def _read(source: Source, columns: Columns) -> Iterator[tuple[pa.Table, float]]:
             for start in range(0, len(table), READ_ROWS):
                 yield table.slice(start, READ_ROWS).cast(schema), position
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise WrongCorpus(f"{source.uri} cannot be read as {source.kind}: {error}") from error
+        message = f"{source.uri} cannot be read as {source.kind}: {error}"
+        if schema is not None and source.kind in ("JSON lines", "CSV"):
+            message += "; columns and their types are those of a file's first 8 MiB"
+        raise WrongCorpus(message) from error
 
 
 def _check_columns(schema: pa.Schema, columns: Columns, source: Source) -> None:
@@ -195,6 +198,9 @@ def _check_columns(schema: pa.Schema, columns: Columns, source: Source) -> None:
         raise WrongCorpus(f"{source.uri}: column {columns.text} holds {text}, not texts")
     if EMBEDDING in schema.names:
         raise WrongCorpus(f"{source.uri} has a column {EMBEDDING} already")
+    ids = [schema.field(columns.id)] if columns.id in schema.names else []
+    if source.kind == "JSON lines" and any(pa.types.is_floating(one.type) for one in ids):
+        raise WrongCorpus(f"{source.uri}: column {columns.id} holds fractions or too large numbers: write texts")
 
 
 Tables = Iterator[tuple[pa.Table, float]]
@@ -213,11 +219,22 @@ def _parquet(filesystem: FileSystem, path: str, _: Columns) -> Tables:
 def _json_lines(filesystem: FileSystem, path: str, _: Columns) -> Tables:
     """Strings as they stand: Arrow takes those that look like dates for times."""
     read = json.ReadOptions(block_size=BLOCK_BYTES)
-    with filesystem.open_input_file(path) as file, json.open_json(file, read) as reader:
-        fields = [one.with_type(pa.string()) if pa.types.is_timestamp(one.type) else one for one in reader.schema]
-    parse = json.ParseOptions(explicit_schema=pa.schema(fields))
+    with filesystem.open_input_file(path) as file:
+        if file.size() == 0:  # as those who write in parts leave some
+            return
+        with json.open_json(file, read) as reader:
+            parse = json.ParseOptions(explicit_schema=pa.schema(map(_without_times, reader.schema)))
     with filesystem.open_input_file(path) as file:
         yield from _positioned(json.open_json(file, read, parse), file)
+
+
+def _without_times(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_timestamp(kind):
+        return field.with_type(pa.string())
+    if pa.types.is_list(kind):
+        return field.with_type(pa.list_(_without_times(kind.value_field)))
+    return field.with_type(pa.struct(map(_without_times, kind))) if pa.types.is_struct(kind) else field
 
 
 def _csv(filesystem: FileSystem, path: str, columns: Columns) -> Tables:
@@ -236,7 +253,7 @@ def _positioned(batches: Iterable[pa.RecordBatch], file: Any) -> Tables:
 
 def _lines(filesystem: FileSystem, path: str, columns: Columns) -> Tables:
     """A text a line; an empty line is a row without text."""
-    with filesystem.open_input_file(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig") as lines:
+    with filesystem.open_input_file(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="\n") as lines:
         size = max(1, file.size())
-        while texts := [line.rstrip("\n") or None for line in islice(lines, READ_ROWS)]:
+        while texts := [line.rstrip("\r\n") or None for line in islice(lines, READ_ROWS)]:
             yield pa.table({columns.text: pa.array(texts, pa.string())}), file.tell() / size

@@ -50,10 +50,10 @@ def without_ids(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("a.txt", "\ufeffone\r\ntwo\n\nvier: ü", [{"text": text} for text in ("one", "two", None, "vier: ü")]),
+        ("a.txt", "\ufeffone\r\ntwo\n\nvi\rer: ü", [{"text": text} for text in ("one", "two", None, "vi\rer: ü")]),
         ("ü b%20#?=.ndjson", '{"text": "one"}\n{"text": "two"}\n', [{"text": "one"}, {"text": "two"}]),
-        ("a.jsonl", '\ufeff{"text": "2020-01-31", "at": "2020-01-31"}\r\n', [
-            {"text": "2020-01-31", "at": "2020-01-31"},
+        ("a.jsonl", '\ufeff{"text": "2020-01-31", "at": {"days": ["2020-01-31"]}}\r\n', [
+            {"text": "2020-01-31", "at": {"days": ["2020-01-31"]}},
         ]),
         ("a.jsonl", f'{{"text": "{LONG}"}}\n{{"text": "two"}}\n', [{"text": LONG}, {"text": "two"}]),
         ("a.csv", 'text,n\n"one\nmore",1\n007,2\n,3\n', [
@@ -128,6 +128,7 @@ def test_chunks_have_a_most_and_the_same_rows_come_as_often_as_they_are_there(
         ("a.jsonl", '{"id": 1, "text": 2}\n', "column text holds int64, not texts"),
         ("a.jsonl", '{"text": "a", "embedding": [1.0]}\n', "has a column embedding already"),
         ("a.jsonl", "{", "cannot be read as JSON lines"),
+        ("a.jsonl", '{"text": "a", "id": 18446744073709551615}\n', "column id holds fractions or too large numbers"),
         ("a.csv", "id,body\n1,x\n", "has no column text; it has id, body"),
         ("a.csv", "", "cannot be read as CSV"),
         ("a.csv", "id,text,text\n1,x,y\n", "has several columns text"),
@@ -140,6 +141,17 @@ def test_a_file_that_lacks_something_is_named(name: str, content: str, message: 
     (source,) = find_sources([(tmp_path / name).as_uri()])
     with pytest.raises(WrongCorpus, match=f"{name}.*{message}"):
         check_source(source, Columns())
+
+
+def test_an_empty_part_has_no_rows_and_a_later_rows_other_columns_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "BLOCK_BYTES", 64)
+    (tmp_path / "a.jsonl").touch()
+    assert rows(tmp_path / "a.jsonl") == []
+    (tmp_path / "b.jsonl").write_text('{"text": "one"}\n' * 20 + '{"text": "two", "title": "new"}\n')
+    with pytest.raises(WrongCorpus, match="unexpected field; columns and their types are those of a file"):
+        rows(tmp_path / "b.jsonl")
 
 
 @pytest.mark.parametrize(
