@@ -131,7 +131,8 @@ class Engine:
             precision: of the export; of an artifact, what it has to be.
 
         Raises:
-            ArtifactError: there is no such artifact, or a file is not the one its manifest describes.
+            ArtifactError: there is no such artifact, a file is not the one its manifest describes, or the provider or
+                the artifact's engine is not there.
             SourceError: a model cannot be had, or its export failed.
             Invalid: `workers` is out of range.
         """

@@ -11,11 +11,13 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from model.artifact import ArtifactError
+
 Int64Array = NDArray[np.int64]
 Float32Array = NDArray[np.float32]
 
 
-class ProviderUnavailable(Exception):
+class ProviderUnavailable(ArtifactError):
     """The provider that was asked for is not there, or does not run the graph; the message says what to do."""
 
 

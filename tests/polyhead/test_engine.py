@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from copy import deepcopy
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 from weakref import ref
 from xml.etree import ElementTree
 
@@ -54,6 +55,9 @@ def test_a_checkpoint_is_exported_once_into_the_cache(
 def test_an_artifact_has_the_precision_that_it_has(embedder: TaskArtifact) -> None:
     with pytest.raises(ArtifactError, match="is an artifact in fp32, not in int8"):
         Engine.load(embedder.artifact, precision="int8")
+    unknown: Any = "gpu"
+    with pytest.raises(ArtifactError, match="provider is 'gpu': expected one of cpu, cuda"):
+        Engine.load(embedder.artifact, provider=unknown)
 
 
 @pytest.mark.parametrize("workers", [-1, 1025, 1.5])
