@@ -62,6 +62,9 @@ def test_a_trial_is_run_once_goes_on_from_its_checkpoint_and_begins_anew_without
     assert not any((tmp_path / "under-way").iterdir())
     with pytest.raises(RunError, match=r"one\.json is of an experiment with other settings or data"):
         run_trials(tmp_path, [Trial("one", {"steps": (4,)}, run)])
+    with pytest.raises(PermissionError, match=r"one\.json is no directory that can be written to"):
+        run_trials(tmp_path / "trials" / "one.json", [Trial("another", {}, run)])
+    assert len(ran) == 3
 
 
 def settings_of(**changes: Any) -> SweepSettings:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
+from export.exporter import require_writable
 from export.heads import intervals
 from export.sources import read_json
 from model.analysis.arrays import Float64Array
@@ -41,6 +42,7 @@ def of_steps(run: RunSettings, steps: int, examples: int, **changes: Any) -> Run
 
 def run_trials(folder: Path, trials: Sequence[Trial]) -> list[Found]:
     """What each trial found; those that were run before are not run again, and refused with other settings or data."""
+    require_writable(folder)  # a row of `patterns` takes a minute
     return [_run_trial(folder, trial) for trial in trials]
 
 
