@@ -183,8 +183,8 @@ def _read_words(
 ) -> tuple[Tokenizer, int | None, bool, PairWording | None]:
     """The tokenizer, the longest text that the folder states, whether pairs are taken, and the words around them."""
     network, stated, is_classifier = pipeline.transformer, pipeline.max_sequence_length, config.task == "classification"
-    if pipeline.is_table:
-        tokenizer = plain_tokenizer(network)
+    if pipeline.is_table:  # the original reads tokenizer.json alone, which `describe_table` took the limit from
+        tokenizer, stated = plain_tokenizer(network), None
     else:
         tokenizer = keep_markers_whole(
             read_tokenizer(network, do_lower_case=pipeline.do_lower_case), pipeline.late.markers

@@ -32,8 +32,11 @@ TABLE = "embeddings.token.weight"
 def describe_table(folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """What a config.json would say, from the weights and tokenizer.json."""
     table = _table(tensors)
-    cut = (load_tokenizer(folder / "tokenizer.json").truncation or {}).get("max_length", LONGEST)
-    sizes = {"vocab_size": len(table), "hidden_size": table.shape[1], "max_position_embeddings": min(cut, LONGEST)}
+    cut = {"max_length": LONGEST, "direction": "right", **(load_tokenizer(folder / "tokenizer.json").truncation or {})}
+    if cut["direction"] != "right":
+        raise UnsupportedModel(f"{folder}: tokenizer.json cuts long texts at the left, and here they are at the right")
+    longest = min(cut["max_length"], LONGEST)
+    sizes = {"vocab_size": len(table), "hidden_size": table.shape[1], "max_position_embeddings": longest}
     return {"model_type": KIND, **sizes}
 
 

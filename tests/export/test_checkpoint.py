@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import httpx2
@@ -252,10 +253,24 @@ def test_pruned_heads_are_counted_a_layer(bert_folder: Path) -> None:
     assert checkpoint.encoder.config.num_heads == (4, 3, 4)
 
 
-def table_without_a_tokenizer(folder: Path) -> None:
+def make_a_table(folder: Path, **truncation: Any) -> None:
     write_modules(folder, {"": "StaticEmbedding"})
+    save_file({"embedding.weight": torch.ones(48, 2)}, folder / "model.safetensors")
+    made = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    made.enable_truncation(**truncation)
+    made.save(str(folder / "tokenizer.json"))
+
+
+def table_without_a_tokenizer(folder: Path) -> None:
+    make_a_table(folder, max_length=9)
     (folder / "tokenizer.json").unlink()
-    save_file({"embedding.weight": torch.ones(3, 2)}, folder / "model.safetensors")
+
+
+def test_texts_of_a_table_are_cut_where_its_tokenizer_cuts_them(bert_folder: Path) -> None:
+    make_a_table(bert_folder, max_length=9)
+    write_json(bert_folder / "tokenizer_config.json", {"model_max_length": 5})  # which the original does not read
+    write_json(bert_folder / "sentence_bert_config.json", {"max_seq_length": 4})
+    assert read(bert_folder).max_sequence_length == 9
 
 
 FILES: list[tuple[Callable[[Path], object], str]] = [
@@ -265,6 +280,7 @@ FILES: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: write_json(folder / "tokenizer.json", {}), "tokenizer.json is not a tokenizer"),
     (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json is missing"),
     (table_without_a_tokenizer, "tokenizer.json is not a tokenizer: No such file"),
+    (lambda folder: make_a_table(folder, max_length=9, direction="left"), "tokenizer.json cuts long texts at the left"),
 ]
 
 
