@@ -131,7 +131,7 @@ def read_expansion(said: Mapping[str, Any] | None, tokenizer: Tokenizer, folder:
     """The expansion with the id of its token, which is the mask if none is named.
 
     Raises:
-        UnsupportedModel: another strategy, or a token that the tokenizer does not have.
+        UnsupportedModel: another strategy, a token that the tokenizer does not have, or tokens before the query.
     """
     if said is None:
         return None
@@ -139,6 +139,9 @@ def read_expansion(said: Mapping[str, Any] | None, tokenizer: Tokenizer, folder:
         raise UnsupportedModel(f"query_expansion has {', '.join(unknown)}: not supported")
     if (strategy := said.get("strategy")) not in ("fixed", "min"):
         raise UnsupportedModel(f"query_expansion strategy {strategy!r}: 'fixed', 'min' is supported")
+    settings = read_json(folder / "tokenizer_config.json", optional=True)
+    if strategy == "fixed" and settings.get("padding_side") == "left":
+        raise UnsupportedModel("query_expansion with padding_side 'left' puts its tokens before a query: not supported")
     token = said.get("token") or _mask_token(folder)
     token_id = tokenizer.token_to_id(str(token)) if token else None
     if token_id is None:

@@ -223,6 +223,10 @@ def test_a_longer_query_is_cut_or_keeps_its_tokens(tmp_path: Path) -> None:
     write_json(path, {**around, "query_expansion": {"strategy": "other", "length": 8}})
     with pytest.raises(UnsupportedModel, match="query_expansion strategy 'other': 'fixed', 'min' is supported"):
         read(folder)
+    write_json(path, around)  # to a fixed length
+    change_json(folder / "tokenizer_config.json", padding_side="left")
+    with pytest.raises(UnsupportedModel, match="padding_side 'left' puts its tokens before a query"):
+        read(folder)
 
 
 def test_a_marker_that_is_no_token_stays_text(tmp_path: Path) -> None:
