@@ -198,7 +198,7 @@ def _read_words(
         raise UnsupportedModel("an instruction is for language models that judge pairs of texts: this is none")
     pairs = False
     if is_classifier:
-        tokenizer, pairs = prepare_pairs(tokenizer, network, has_types=config.type_vocab_size > 1)
+        tokenizer, pairs = prepare_pairs(tokenizer, network, types=config.type_vocab_size)
         if config.pooling == "last" and described.get("pad_token_id") is not None:
             # The original reads the last token that is not the padding's; in a causal network it sees none behind it.
             tokenizer, fewer = without_trailing(tokenizer, described["pad_token_id"])

@@ -268,8 +268,8 @@ def refuse_added_tokens(folder: Path, settings: Mapping[str, Any], known: set[st
         raise SourceError(f"{folder}: added tokens such as {others[0]!r} cannot be converted exactly; {SAVE_FAST}")
 
 
-def prepare_pairs(tokenizer: Tokenizer, folder: Path, *, has_types: bool) -> tuple[Tokenizer, bool]:
-    """The folder's tokenizer with the original's token types, if the network has types, and whether it makes pairs.
+def prepare_pairs(tokenizer: Tokenizer, folder: Path, *, types: int) -> tuple[Tokenizer, bool]:
+    """The folder's tokenizer with the token types that the original gives a network of so many, and if it makes pairs.
 
     Raises:
         UnsupportedModel: its class in `transformers` makes other pairs.
@@ -278,11 +278,11 @@ def prepare_pairs(tokenizer: Tokenizer, folder: Path, *, has_types: bool) -> tup
     _require_template(tokenizer, kind, folder)
     named = settings.get("model_input_names")
     gives_types = "token_type_ids" in named if isinstance(named, list) else kind in GIVE_TYPES
-    if has_types and not gives_types:
+    if types == 1 or (types and not gives_types):
         tokenizer = _with_setting(tokenizer, "type_id", 0)
         if any(tokenizer.encode("a", "a").type_ids):
-            raise UnsupportedModel("the network's tokenizer gives no token types, and tokenizer.json does")
-    elif has_types and kind in GIVE_TYPES and tokenizer.encode("", "").type_ids != [0, 0, 1]:
+            raise UnsupportedModel("the network or its tokenizer has one token type, and tokenizer.json gives two")
+    elif types and kind in GIVE_TYPES and tokenizer.encode("", "").type_ids != [0, 0, 1]:
         raise UnsupportedModel(
             f"{folder}: tokenizer.json gives a pair's parts the token types {tokenizer.encode('', '').type_ids}, "
             "its class in `transformers` [0, 0, 1]: which is right?"

@@ -251,35 +251,37 @@ def test_a_tokenizer_that_lowers_keeps_the_short_way_to_ids(tmp_path: Path) -> N
 
 PAIRS = [("the cats sat", "on the mats"), ("lower", ""), ("", "newest"), ("日 word", "naïve café!")]
 TYPED = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "token_type_ids"]}
-CLASSES = [  # kind of tokenizer, class or settings, model type, whether the network has types
-    ("wordpiece", "BertTokenizer", "bert", True),
-    ("wordpiece", "ElectraTokenizer", "electra", True),
-    ("wordpiece", "PreTrainedTokenizerFast", "bert", True),
-    ("wordpiece", "DistilBertTokenizer", "distilbert", False),
-    ("bpe", "RobertaTokenizer", "roberta", False),
-    ("bpe", "RobertaTokenizer", "roberta", True),
-    ("unigram", "XLMRobertaTokenizer", "xlm-roberta", False),
-    ("unigram", "CamembertTokenizer", "camembert", False),
-    ("wordpiece", "PreTrainedTokenizerFast", "modernbert", False),
-    ("wordpiece", TYPED, "bert", True),
-    ("wordpiece", {}, "nomic_bert", True),
-    ("deberta", {}, "deberta-v2", True),
-    ("deberta", "DebertaV2TokenizerFast", "deberta-v2", True),
+CLASSES = [  # kind of tokenizer, class or settings, model type, the network's token types
+    ("wordpiece", "BertTokenizer", "bert", 2),
+    ("wordpiece", "ElectraTokenizer", "electra", 2),
+    ("wordpiece", "PreTrainedTokenizerFast", "bert", 2),
+    ("wordpiece", "BertTokenizer", "gte", 1),
+    ("wordpiece", "DistilBertTokenizer", "distilbert", 0),
+    ("bpe", "RobertaTokenizer", "roberta", 0),
+    ("bpe", "RobertaTokenizer", "roberta", 2),
+    ("unigram", "XLMRobertaTokenizer", "xlm-roberta", 0),
+    ("unigram", "CamembertTokenizer", "camembert", 0),
+    ("wordpiece", "PreTrainedTokenizerFast", "modernbert", 0),
+    ("wordpiece", TYPED, "bert", 2),
+    ("wordpiece", {}, "nomic_bert", 2),
+    ("deberta", {}, "deberta-v2", 2),
+    ("deberta", "DebertaV2TokenizerFast", "deberta-v2", 2),
 ]
 
 
-@pytest.mark.parametrize(("kind", "said", "model_type", "has_types"), CLASSES)
-def test_pairs_are_transformers_own(tmp_path: Path, kind: str, said: Any, model_type: str, *, has_types: bool) -> None:
+@pytest.mark.parametrize(("kind", "said", "model_type", "types"), CLASSES)
+def test_pairs_are_transformers_own(tmp_path: Path, kind: str, said: Any, model_type: str, types: int) -> None:
     settings = {"tokenizer_class": said} if isinstance(said, str) else said
     folder = write(tmp_path, TOKENIZERS[kind](), model_type, {**settings, "model_max_length": 40})
-    ours, takes_pairs = prepare_pairs(read_tokenizer(folder), folder, has_types=has_types)
+    ours, takes_pairs = prepare_pairs(read_tokenizer(folder), folder, types=types)
     theirs = AutoTokenizer.from_pretrained(str(folder))
     assert takes_pairs
     for first, second in PAIRS:
         expected, found = theirs([first], [second]), ours.encode(first, second)
         assert found.ids == expected["input_ids"][0]
-        if has_types:
+        if types > 1:
             assert found.type_ids == expected.get("token_type_ids", [[0] * len(found.ids)])[0]
+        assert types != 1 or not any(found.type_ids)  # the original fails on another type, or makes it 0
 
 
 @pytest.mark.parametrize(
@@ -299,7 +301,7 @@ def test_a_template_and_types_of_another_family_are_refused(
     )
     folder = write(tmp_path, tokenizer, model_type, {"tokenizer_class": "BertTokenizer"})
     with pytest.raises(UnsupportedModel, match=re.escape(message.format("its class in `transformers`"))):
-        prepare_pairs(read_tokenizer(folder), folder, has_types=True)
+        prepare_pairs(read_tokenizer(folder), folder, types=2)
 
 
 @pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "BertTokenizer"])
@@ -307,7 +309,7 @@ def test_a_tokenizer_without_separators_joins_the_texts(tmp_path: Path, name: st
     tokenizer = Tokenizer.from_str(wordpiece().to_str())
     tokenizer.post_processor = None
     folder = write(tmp_path, tokenizer, "modernbert", {"tokenizer_class": name})
-    ours, takes_pairs = prepare_pairs(tokenizer, folder, has_types=False)
+    ours, takes_pairs = prepare_pairs(tokenizer, folder, types=0)
     assert takes_pairs
     assert ours.encode("the cat", "on").ids == AutoTokenizer.from_pretrained(str(folder))("the cat", "on")["input_ids"]
 
