@@ -57,7 +57,8 @@ class TaskSource(NamedTuple):
                 f"saves, whose config.json does not say {own}"
             )
         state = pick(self.tensors, layers.names, prefixes=self.family.prefixes)
-        if not state:
+        has_output = "task_layers.output.weight" in state or "output" not in layers.names.values()
+        if not state or not has_output:  # an embedder may have the layer before it
             raise UnsupportedModel(
                 f"the checkpoint has no layers for task {self.pipeline.task}: expected {', '.join(layers.names)}; "
                 f"{self.pipeline.found.sign}"

@@ -102,8 +102,13 @@ def test_a_task_that_is_none_of_ours_is_refused(bert_folder: Path) -> None:
     assert read(bert_folder, task="embedding").encoder.config.task == "embedding"
 
 
-def test_a_task_without_its_layers_is_refused(bert_folder: Path) -> None:
+@pytest.mark.parametrize(
+    "pooler", [{}, {"pooler.dense.weight": torch.ones(32, 32), "pooler.dense.bias": torch.ones(32)}]
+)
+def test_a_task_without_its_layers_is_refused(bert_folder: Path, pooler: dict[str, torch.Tensor]) -> None:
     change_json(bert_folder / "config.json", architectures=["BertModel"])
+    weights = bert_folder / "model.safetensors"
+    save_file(load_file(weights) | pooler, weights)
     with pytest.raises(UnsupportedModel, match="no layers for task classification: expected pooler.dense, classifier"):
         read(bert_folder, task="classification")
     with pytest.raises(UnsupportedModel, match="task multi_vector needs a Dense module on tokens"):
