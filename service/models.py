@@ -17,7 +17,7 @@ from model.artifact import Artifact, ArtifactError, Manifest, identity, read_man
 from service.batching.cores import CoreShare, CoreShares
 from service.context import ByteBudget, Share
 from service.errors import ModelNotFound, NotReady, Overloaded
-from service.machine import usable_cores
+from service.machine import trim_heap, usable_cores
 from service.observability import metrics as names
 from service.observability.metrics import Metrics, ModelMetrics
 from service.observability.stages import BatchRecord
@@ -99,15 +99,19 @@ class ServedModel:
                 names.INTRA_OP_THREADS: lambda: runtime.intra_op_threads,
                 names.QUEUE_LIMIT_TOKENS: lambda: self._queue_tokens,
                 names.MODEL_LOAD: lambda: load_seconds,
-                names.QUEUE_TEXTS: lambda: runner.batcher.queued_texts,
-                names.QUEUE_TOKENS: lambda: runner.batcher.queued_tokens,
-                names.QUEUE_OLDEST_AGE: lambda: runner.batcher.oldest_age,
-                names.TOKENIZER_QUEUE_CHARACTERS: lambda: runner.tokenizer.waiting_characters,
-                names.EXPLAIN_QUEUE_VECTORS: lambda: runner.queued_explain_vectors,
+                names.QUEUE_TEXTS: self._reader(lambda runner: runner.batcher.queued_texts),
+                names.QUEUE_TOKENS: self._reader(lambda runner: runner.batcher.queued_tokens),
+                names.QUEUE_OLDEST_AGE: self._reader(lambda runner: runner.batcher.oldest_age),
+                names.TOKENIZER_QUEUE_CHARACTERS: self._reader(lambda runner: runner.tokenizer.waiting_characters),
+                names.EXPLAIN_QUEUE_VECTORS: self._reader(lambda runner: runner.queued_explain_vectors),
                 names.MODEL_READY: lambda: float(self.is_alive()),
             }
         )
         return {"model": self.name, **labels}
+
+    def _reader(self, read: Callable[[Runner], float]) -> Callable[[], float]:
+        """A gauge of the runner that does not hold it: a gauge is garbage that is collected rarely, long after."""
+        return lambda: math.nan if (runner := self.loaded) is None else read(runner)
 
     def hold(self, size: int) -> Share:
         """Holds a request's body; `HeldTooMuch` if its bodies hold as much as they may."""
@@ -252,6 +256,8 @@ class Models:
         if model.cores is not None:
             self._cores.leave(model.cores)
         self._metrics.forget_model(model.name)
+        model.loaded = None
+        await asyncio.to_thread(trim_heap)  # a tokenizer may have had hundreds of megabytes
 
     def choose(self, name: str | None) -> ServedModel:
         """The model that a request names, as `find`, or the default.
