@@ -117,7 +117,7 @@ class WorkQueue:
         """Ends the threads without waiting for them; requests that wait fail."""
         with self._lock:
             self._is_closed = True
-            self._before_part = self._after_part = lambda *_: None  # they may hold whose queue this is
+            self._before_part, self._after_part = lambda: None, lambda _: None  # they may hold whose queue this is
             waiting = self._queue.requests()
         self.pool.shutdown(wait=False)
         for request in waiting:
