@@ -348,7 +348,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answers without a request, then listens no more."""
         if not self.transport.is_closing():
             self._on_refused(error.code)
-            self.transport.write(refusal_bytes(error))
+            self.transport.write(refusal_bytes(error, headers=self.server_state.default_headers))
             self.linger_and_close()
 
     def linger_and_close(self) -> None:
@@ -384,15 +384,16 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _wait_before_next(self) -> None:
         pause = self._refusals.pause(self.loop.time())
-        self._start_keep_alive()
+        self._start_keep_alive(pause)
         if pause and not self.transport.is_closing():
             self.flow.pause_reading()
             self._pause = self.loop.call_later(pause, self._read_again)
 
-    def _start_keep_alive(self) -> None:
-        """Does what uvicorn does behind an answer, for those that it does not see."""
+    def _start_keep_alive(self, pause: float = 0.0) -> None:
+        """Does what uvicorn does behind an answer, for those that it does not see, or a pause follows."""
         self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        seconds = pause + self.timeout_keep_alive
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def _read_again(self) -> None:
         self._pause = None

@@ -121,6 +121,14 @@ def test_who_asks_again_at_once_is_read_later_and_later(storm: Storm) -> None:
         assert longest / 2 <= storm.pause() <= longest
 
 
+def test_a_connection_that_is_not_read_is_kept_for_its_next_request(storm: Storm) -> None:
+    """Closed meanwhile, it would be reset under a request that waits to be read."""
+    for _ in range(9):
+        storm.ask()
+        *_, kept = [args[0] for args, _ in storm.loop.call_later.call_args_list if "keep_alive" in str(args[1])]
+        assert kept == pytest.approx(storm.pause() + storm.protocol.timeout_keep_alive)
+
+
 def test_clients_refused_together_are_read_again_apart(storm: Storm) -> None:
     clients = [storm, *(Storm(early=storm.early) for _ in range(9))]
     for client in clients:

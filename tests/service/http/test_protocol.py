@@ -156,6 +156,7 @@ def test_what_is_no_http_and_what_is_not_read_are_refused_in_the_one_body(
         found, headers, body = read_answer(connection)
         assert (found, headers["connection"], headers["content-type"]) == (status, "close", "application/json")
         assert headers["x-content-type-options"] == "nosniff"
+        assert "date" in headers, "RFC 9110, 6.6.1"
         code = {400: "malformed_request", 413: "too_large", 501: "unsupported_transfer_coding"}[status]
         assert (json.loads(body)["error"]["code"], json.loads(body)["error"]["param"]) == (code, param)
         assert connection.recv(1) == b""
