@@ -174,7 +174,9 @@ class RouteTable:
         by_path = {path: _by_method(path, routes) for path in dict.fromkeys(route.path for route in routes)}
         self._exact = {path: methods for path, methods in by_path.items() if "{" not in path}
         self._templates: list[tuple[Pattern[str], dict[str, Route]]] = [
-            (compile_path(path)[0], methods) for path, methods in by_path.items() if "{" in path
+            (re.compile(compile_path(path)[0].pattern, re.DOTALL), methods)  # a name in a path may hold a line feed
+            for path, methods in by_path.items()
+            if "{" in path
         ]
 
     def __iter__(self) -> Iterator[Route]:

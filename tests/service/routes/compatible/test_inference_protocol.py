@@ -152,7 +152,7 @@ def test_metadata_is_of_embedders(client: Client, classifier: TaskArtifact) -> N
     assert (answer.status_code, "is served here for classification" in answer.json()["error"]) == (404, True)
 
 
-@pytest.mark.parametrize("name", ["other", f"{MODEL_NAME}/versions/2", f"{MODEL_NAME}x"])
+@pytest.mark.parametrize("name", ["other", f"{MODEL_NAME}/versions/2", f"{MODEL_NAME}x", "other%0Aline"])
 def test_other_models_are_not_found(served: Served, name: str) -> None:
     found = [served.client.get(f"/v2/models/{name}{end}") for end in ("", "/ready")]
     for response in (*found, served.client.post(f"/v2/models/{name}/infer", json=tensor(["cat"]))):
