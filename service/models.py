@@ -140,6 +140,7 @@ class Models:
 
     Attributes:
         load: loads a model and has it answer; a failure is noted in the model. Set by the server.
+        changing: held while a model comes or goes, and while those of the start are loaded.
         are_several: whether there is, or ever was, more than one. Then no name stands for another model.
     """
 
@@ -150,7 +151,7 @@ class Models:
         self._metrics = metrics
         self._served = [ServedModel(path, alias, settings, metrics) for alias, path in settings.named_models]
         self._by_name: dict[str, ServedModel] = {}
-        self._changing = asyncio.Lock()
+        self.changing = asyncio.Lock()
         self._cores = CoreShares(usable_cores() // settings.intra_op_threads)
         self.are_several = len(self._served) > 1
         self.update()
@@ -202,7 +203,7 @@ class Models:
 
     async def add(self, directory: Path, alias: str) -> str:
         """Loads one more model and has it answer, while the others do; returns why it cannot, empty if it can."""
-        async with self._changing:
+        async with self.changing:
             model = ServedModel(directory, alias, self._settings, self._metrics)
             model.answers.on_full = self._served[0].answers.on_full
             try:
@@ -239,7 +240,7 @@ class Models:
         Raises:
             ModelNotFound: another call has removed it, or it is the last one.
         """
-        async with self._changing:
+        async with self.changing:
             if model not in self._served or len(self) == 1:
                 raise ModelNotFound("no such model any more, or it is the last one", param="model")
             logger.info("removing a model", extra={"fields": {"model": model.name}})

@@ -230,8 +230,9 @@ class Server(uvicorn.Server):
     async def _become_ready(self) -> None:
         """Loads the models, one after the other. If none loads the process ends, since it could never serve."""
         models = self._services.models
-        for model in list(models):
-            await self._load_model(model)
+        async with models.changing:  # one that was removed while it loads would come back
+            for model in list(models):
+                await self._load_model(model)
         failures = [model.failure for model in models if model.failure]
         if len(failures) == len(models):
             raise StartFailure("; ".join(failures))

@@ -18,7 +18,6 @@ from service.batching.cores import CoreShare
 from service.errors import Overloaded
 from service.models import ServedModel
 from service.runner import Runner
-from service.server import Server
 from service.services import Readiness
 from service.settings import SettingsError, read_settings
 from tests.service.conftest import bodies
@@ -371,46 +370,3 @@ def test_models_of_the_command_line(tmp_path: Path, fake_artifact: Path) -> None
     assert settings.named_models == [("", Path("a")), ("small", Path("b/c")), ("", tmp_path / "x=y")]
     settings = read_settings(["--model", "a", "--more-models", "b, c=d"])
     assert settings.named_models == [("", Path("a")), ("", Path("b")), ("c", Path("d"))]
-
-
-@pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
-    """Has a server load its models, without a port."""
-    monkeypatch.setattr("service.server.keep_collections_short", lambda: None)  # the tests' own objects come and go
-    servers: list[Server] = []
-
-    def become_ready(*arguments: str) -> Server:
-        servers.append(Server(read_settings([*arguments, "--workers", "1"]), Readiness(), load_fake_runner, "nowhere"))
-        asyncio.run(end_of_start(servers[-1]))
-        return servers[-1]
-
-    async def end_of_start(server: Server) -> None:
-        server.in_background(server._become_ready())
-        await asyncio.wait(server._background)
-
-    yield become_ready
-    for model in (model for server in servers for model in server._services.models if model.loaded):
-        model.runner().close(5)
-
-
-def test_a_server_starts_without_the_model_that_does_not_load(
-    start: Callable[..., Server], fake_artifact: Path, tmp_path: Path
-) -> None:
-    server = start(f"one={fake_artifact}", f"two={tmp_path / 'none'}")
-    assert server.failure is None
-    value = server._services.metrics.registry.get_sample_value
-    for gauge, values in (("model_ready", [1, 0]), ("workers", [1, 0]), ("queue_limit_tokens", [131_072, 0])):
-        assert [value(f"polyhead_{gauge}", {"model": name}) for name in ("one", "two")] == values
-    client = TestClient(server.config.app)  # type: ignore[arg-type]  # uvicorn takes other kinds of apps too
-    assert client.get("/readyz").status_code == 200
-    bodies = [{"inputs": TEXT, "model": name} for name in ("one", "two")]
-    assert [client.post("/encode", json=body).status_code for body in bodies] == [200, 503]
-
-
-def test_an_unknown_default_ends_the_start(start: Callable[..., Server], fake_artifact: Path, tmp_path: Path) -> None:
-    second = write_fake_artifact(tmp_path / "second")
-    server = start(f"one={fake_artifact}", f"two={second}", "--default", "three")
-    assert (server.should_exit, server.readiness.is_ready()) == (True, False)
-    assert str(server.failure) == "--default three: no such model; one, two are served here"
-    alone = start(f"one={fake_artifact}", "--default", "three")
-    assert str(alone.failure) == "--default three: no such model; one is served here"

@@ -9,15 +9,20 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from starlette.testclient import TestClient
 
 from service.listeners import StartFailure, address_of, bind, bind_unix, listening
+from service.observability.stages import BatchRecord
+from service.runner import Runner
 from service.server import STALLED_SECONDS, Server, serve, watch_loop_lag
 from service.services import Readiness
-from service.settings import read_settings
+from service.settings import Settings, read_settings
+from tests.service.fake_engine import load_fake_runner, write_fake_artifact
 from tests.service.http.test_protocol import metric, read_answer, request_bytes
 from tests.service.process import fake_server, read_sample, wait_until
 
@@ -272,3 +277,72 @@ def test_port_that_is_taken() -> None:
         ours = listening(read_settings(["--model", "any", "--port", str(port)]))
         with pytest.raises(StartFailure, match=message), ours:
             pass
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
+    """Has a server load its models, without a port."""
+    monkeypatch.setattr("service.server.keep_collections_short", lambda: None)  # the tests' own objects come and go
+    servers: list[Server] = []
+
+    def become_ready(*arguments: str) -> Server:
+        servers.append(Server(read_settings([*arguments, "--workers", "1"]), Readiness(), load_fake_runner, "nowhere"))
+        asyncio.run(end_of_start(servers[-1]))
+        return servers[-1]
+
+    async def end_of_start(server: Server) -> None:
+        server.in_background(server._become_ready())
+        await asyncio.wait(server._background)
+
+    yield become_ready
+    for model in (model for server in servers for model in server._services.models if model.loaded):
+        model.runner().close(5)
+
+
+def test_a_server_starts_without_the_model_that_does_not_load(
+    start: Callable[..., Server], fake_artifact: Path, tmp_path: Path
+) -> None:
+    server = start(f"one={fake_artifact}", f"two={tmp_path / 'none'}")
+    assert server.failure is None
+    value = server._services.metrics.registry.get_sample_value
+    for gauge, values in (("model_ready", [1, 0]), ("workers", [1, 0]), ("queue_limit_tokens", [131_072, 0])):
+        assert [value(f"polyhead_{gauge}", {"model": name}) for name in ("one", "two")] == values
+    client = TestClient(server.config.app)  # type: ignore[arg-type]  # uvicorn takes other kinds of apps too
+    assert client.get("/readyz").status_code == 200
+    bodies = [{"inputs": "cat", "model": name} for name in ("one", "two")]
+    assert [client.post("/encode", json=body).status_code for body in bodies] == [200, 503]
+
+
+async def test_a_model_that_is_removed_while_it_loads_stays_away(
+    monkeypatch: pytest.MonkeyPatch, fake_artifact: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("service.server.keep_collections_short", lambda: None)
+    second = write_fake_artifact(tmp_path / "second")
+    loop, loads, is_asked = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def load(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Runner:
+        if settings.model == second:
+            loop.call_soon_threadsafe(loads.set)
+            is_asked.wait()
+        return load_fake_runner(settings, on_batch)
+
+    settings = read_settings([f"one={fake_artifact}", f"two={second}", "--workers", "1"])
+    server = Server(settings, Readiness(), load, "nowhere")
+    models = server._services.models
+    starting = asyncio.ensure_future(server._become_ready())
+    await loads.wait()
+    removing = asyncio.ensure_future(models.remove(models.find("two"), 5))
+    await asyncio.sleep(0)
+    is_asked.set()
+    await asyncio.gather(starting, removing)
+    assert [model.name for model in models] == ["one"]
+    models.find("one").runner().close(5)
+
+
+def test_an_unknown_default_ends_the_start(start: Callable[..., Server], fake_artifact: Path, tmp_path: Path) -> None:
+    second = write_fake_artifact(tmp_path / "second")
+    server = start(f"one={fake_artifact}", f"two={second}", "--default", "three")
+    assert (server.should_exit, server.readiness.is_ready()) == (True, False)
+    assert str(server.failure) == "--default three: no such model; one, two are served here"
+    alone = start(f"one={fake_artifact}", "--default", "three")
+    assert str(alone.failure) == "--default three: no such model; one is served here"
