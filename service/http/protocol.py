@@ -90,7 +90,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.connection = Connection(self._begin_answer)
         if self.was_answered:
             self._answered_at = self.loop.time()
-            self._start_keep_alive()
+            self._start_keep_alive(self.timeout_keep_alive)
         else:
             self._waiting_since = self.loop.time()
         self._slot = self._slots.take(self.server[1] if self.server is not None else None, transport)
@@ -301,7 +301,7 @@ class BoundedProtocol(HttpToolsProtocol):
         A client that waits for `100 Continue` and gets an answer instead may send its body or not (RFC 9110, 10.1.1).
         """
         self._writer.hold_head()
-        return self.answering is not None and bool(self.answering.waiting_for_100_continue)
+        return not self.timeout_keep_alive or bool(self.answering and self.answering.waiting_for_100_continue)
 
     def _count_framing(self, size: int) -> None:
         self._framing_bytes = max(0, self._framing_bytes + size)
@@ -364,7 +364,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refuse_from_head(self) -> bool:
         """Writes a refusal where the queue would refuse; whether it did."""
-        keeps_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        is_kept = self.parser.get_http_version() != "1.0" and self.timeout_keep_alive > 0
+        keeps_alive = is_kept and self.parser.should_keep_alive()
         refusal = self._early.refuse(
             self.parser.get_method().decode("ascii"),
             self.url,
@@ -384,15 +385,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _wait_before_next(self) -> None:
         pause = self._refusals.pause(self.loop.time())
-        self._start_keep_alive(pause)
+        self._start_keep_alive(pause + self.timeout_keep_alive)
         if pause and not self.transport.is_closing():
             self.flow.pause_reading()
             self._pause = self.loop.call_later(pause, self._read_again)
 
-    def _start_keep_alive(self, pause: float = 0.0) -> None:
+    def _start_keep_alive(self, seconds: float) -> None:
         """Does what uvicorn does behind an answer, for those that it does not see, or a pause follows."""
         self._unset_keepalive_if_required()
-        seconds = pause + self.timeout_keep_alive
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def _read_again(self) -> None:

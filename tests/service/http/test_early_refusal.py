@@ -194,6 +194,9 @@ def test_requests_in_one_read_are_not_all_refused_at_once(storm: Storm) -> None:
 def test_a_connection_that_is_to_close_is_closed(storm: Storm) -> None:
     assert b"connection: close\r\n" in storm.ask(request_bytes({"inputs": "cat"}, "Connection: close"))
     assert storm.transport.write_eof.called
+    at_once = Storm(early=storm.early)
+    at_once.protocol.timeout_keep_alive = 0
+    assert b"connection: close\r\n" in at_once.ask()
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,14 @@ def test_requests_ahead_of_answers_are_bounded(server: ServerProcess) -> None:
         assert received.count(b"HTTP/1.1 ") <= 2 + MOST_PIPELINED
 
 
+def test_a_connection_that_is_kept_for_no_time_is_said_to_close(fake_artifact: Path) -> None:
+    """RFC 9112, 9.6; a client that believes in the next request loses it."""
+    started = fake_server(fake_artifact, "--keep-alive-timeout", "0").wait_until_ready()
+    with started as server, server.connect(PROBE * 2) as connection:
+        assert read_answer(connection)[1]["connection"] == "close"
+        assert connection.recv(1) == b""
+
+
 async def test_bodies_that_nobody_reads_are_kept_no_longer_than_their_requests() -> None:
     protocol = connected(_nothing_here)
     protocol.data_received(request_bytes({"inputs": "cat"}))
