@@ -108,7 +108,7 @@ class Server(uvicorn.Server):
             model.answers.on_full = self._cut_stalled
         self._services.body_budget.on_full = self._cut_slow_sender
         self.slots.on_full = self._cut_unused
-        self._next_cut = 0.0
+        self._next_cut: dict[str, float] = {}  # by what is looked for
         self._background: set[asyncio.Task[None]] = set()
         self.failure: StartFailure | None = None  # why the process ends
         self.was_forced = False  # by a second signal
@@ -218,9 +218,9 @@ class Server(uvicorn.Server):
         `since` is the property that says since when; `what` there is no room for, and what is done, is logged.
         """
         now = asyncio.get_running_loop().time()
-        if now < self._next_cut:
+        if now < self._next_cut.get(since, 0.0):
             return []
-        self._next_cut = now + CUT_INTERVAL
+        self._next_cut[since] = now + CUT_INTERVAL
         starts = {one: getattr(one, since) for one in self.connections}
         found = [one for one, start in starts.items() if start is not None and start <= now - STALLED_SECONDS]
         if found:

@@ -183,9 +183,10 @@ async def test_a_process_whose_timeouts_or_measurements_end_does_not_go_on(serve
 async def test_of_who_is_held_up_for_too_long_the_longest_comes_first(server: Server) -> None:
     now = asyncio.get_running_loop().time()
     starts = [None, now, now - STALLED_SECONDS - 1, now - STALLED_SECONDS - 9]
-    server.server_state.connections = {Mock(unused_since=start) for start in starts}
+    server.server_state.connections = {Mock(unused_since=start, sending_since=start) for start in starts}
     assert [one.unused_since for one in server._held_up("unused_since", "anything")] == starts[:1:-1]
     assert server._held_up("unused_since", "anything") == [], "somebody has just looked"
+    assert server._held_up("sending_since", "anything"), "a flood of clients keeps no slow sender in"
 
 
 async def test_lag_is_what_held_the_loop_up() -> None:
