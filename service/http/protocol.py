@@ -288,12 +288,12 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self.flow.read_paused:  # not the client's doing: it may not send
             self._waiting_since = now
         elif now > self._waiting_since + self._settings.receive_timeout:
-            if self._reading in ("nothing yet", "between requests"):
-                self.transport.close()
-            elif self._reading == "body":
-                self.refuse_body()
-            else:
+            if self._reading == "head":
                 self._refuse(RequestTimeout("the request's headers did not arrive in time"))
+            elif self._reading == "body" and self.is_answering:
+                self.refuse_body()
+            else:  # nothing was asked, or it has its answer
+                self.transport.close()
 
     def _begin_answer(self) -> bool:
         """Holds the head until its body comes; whether the connection has to end behind the answer.

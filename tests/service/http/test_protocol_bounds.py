@@ -89,6 +89,12 @@ def test_body_that_does_not_come_is_cut_off(strict_server: ServerProcess) -> Non
     assert (line["route"], line["error"]) == ("/encode", "request_timeout")
 
 
+def test_body_of_an_answered_request_that_does_not_come_gets_no_second_answer(strict_server: ServerProcess) -> None:
+    with strict_server.connect(request_bytes({"inputs": "cat"}, path="/nope")[:-3]) as connection:
+        assert read_answer(connection)[0] == 404
+        assert connection.recv(1) == b""
+
+
 def test_answer_that_nobody_reads_is_cut_off(strict_server: ServerProcess) -> None:
     with strict_server.connect(room=4096) as connection:
         for _ in range(8):  # the kernel takes a few megabytes by itself
