@@ -16,14 +16,22 @@ from model.config import Pooling
 from model.config_parts import LayerActivation, Projection, Task
 
 TEXT, TOKENS = "sentence_embedding", "token_embeddings"  # what modules read and write: one vector a text, or a token
+SCORES = "scores"  # what the last module of a classifier writes
 STATIC_TABLE = "StaticEmbedding"  # stands for the network: a table of vectors
 MODULES: Mapping[Task, tuple[str, ...]] = {
     "embedding": ("Transformer", "Pooling", "Dense", "Normalize", STATIC_TABLE),
-    "classification": ("Transformer", "LogitScore"),
+    "classification": ("Transformer", "LogitScore", "Pooling", "Dense", "LayerNorm"),
     "token_classification": ("Transformer",),
     "sparse": ("Transformer", "MLMTransformer", "SpladePooling", "Router"),
     "multi_vector": ("Transformer", "Dense", "MultiVectorMask", "Normalize"),
 }
+CLASSIFIERS = [
+    ["Transformer"],
+    ["Transformer", "LogitScore"],
+    ["Transformer", "Pooling", "Dense"],
+    ["Transformer", "Pooling", "Dense", "Dense"],
+    ["Transformer", "Pooling", "Dense", "LayerNorm", "Dense"],
+]
 POOLING_MODES: Mapping[str, Pooling] = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
 POOLING_FLAGS: Mapping[str, str] = {  # the names of releases before 6
     "pooling_mode_cls_token": "cls",
@@ -134,6 +142,9 @@ def require_modules(modules: list[Module], task: Task, path: Path) -> None:
         raise UnsupportedModel(f"{path} begins with {kinds[:2]}: expected {', '.join(known[:2])}")
     if unknown := [kind for kind in kinds if kind not in known]:
         raise UnsupportedModel(f"module {unknown[0]} is not supported for task {task}: {', '.join(known)} are")
+    if task == "classification" and kinds not in CLASSIFIERS:
+        orders = "; ".join(map(", ".join, CLASSIFIERS))
+        raise UnsupportedModel(f"{path} lists {', '.join(kinds)}: a classifier has the modules {orders}")
     if "Normalize" in kinds and "Dense" in kinds[kinds.index("Normalize") :]:
         raise UnsupportedModel("a Dense layer after Normalize is not supported: only before it")
 
@@ -145,9 +156,10 @@ def read_module_files(modules: list[Module], task: Task, *, allows_pickles: bool
         SourceError: a file is malformed.
         UnsupportedModel: a setting that is not reproduced.
     """
-    features = TEXT if task == "embedding" else TOKENS
+    features = TEXT if task in ("embedding", "classification") else TOKENS
     values: dict[str, Any] = {"modules": {module.kind: module.folder for module in modules[1:]}, "dense": ()}
-    for kind, folder in modules[1:]:
+    for place, (kind, folder) in enumerate(modules[1:], start=2):
+        written = SCORES if task == "classification" and place == len(modules) else features
         try:
             if kind == "Normalize":
                 _require_features(read_json(folder / "config.json", optional=True), features, "a Normalize module")
@@ -155,7 +167,9 @@ def read_module_files(modules: list[Module], task: Task, *, allows_pickles: bool
             elif kind == "Pooling":
                 values["pooling"] = read_pooling(folder)
             elif kind == "Dense":
-                values["dense"] += (read_dense(folder, features, allows_pickles=allows_pickles),)
+                values["dense"] += (read_dense(folder, features, written, allows_pickles=allows_pickles),)
+            elif kind == "LayerNorm":
+                values["layer_norm"] = _read_layer(folder, "norm.", allows_pickles=allows_pickles)
         except (KeyError, TypeError, ValueError) as error:
             raise SourceError(f"{folder} is malformed: {error!r}") from error
     return values
@@ -174,8 +188,8 @@ def read_pooling(folder: Path) -> Pooling:
     return POOLING_MODES[modes[0]]
 
 
-def read_dense(folder: Path, features: str, *, allows_pickles: bool = False) -> Dense:
-    """A dense layer on these features.
+def read_dense(folder: Path, features: str, written: str, *, allows_pickles: bool = False) -> Dense:
+    """A dense layer on these features, which writes those.
 
     Raises:
         UnsupportedModel: another activation than is reproduced, a residual, or other features.
@@ -184,14 +198,18 @@ def read_dense(folder: Path, features: str, *, allows_pickles: bool = False) -> 
     activation = read_torch_class(config.get("activation_function", DEFAULT_ACTIVATION), DENSE_ACTIVATIONS)
     if features == TOKENS:  # what a dense layer reads if it does not say
         config = {"module_input_name": TOKENS, **config}
-    _require_features(config, features, "a dense layer")
+    _require_features(config, features, "a dense layer", written)
     residual = bool(config.get("use_residual"))
     if residual and features != TOKENS:
         raise UnsupportedModel("a dense layer with a residual is not supported behind pooling")
-    tensors, _ = read_weights(folder, allows_pickles=allows_pickles)
-    state = {name.removeprefix("linear."): tensor for name, tensor in tensors.items()}
+    state = _read_layer(folder, "linear.", allows_pickles=allows_pickles)
     size, bias = config["out_features"], config.get("bias", True)
     return Dense(Projection(size=size, bias=bias, activation=activation, residual=residual), state)
+
+
+def _read_layer(folder: Path, prefix: str, *, allows_pickles: bool) -> dict[str, Tensor]:
+    tensors, _ = read_weights(folder, allows_pickles=allows_pickles)
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
 def read_torch_class(name: object, known: Mapping[str, Choice]) -> Choice:
@@ -202,8 +220,8 @@ def read_torch_class(name: object, known: Mapping[str, Choice]) -> Choice:
     return known[kind]
 
 
-def _require_features(config: Mapping[str, Any], features: str, what: str) -> None:
+def _require_features(config: Mapping[str, Any], features: str, what: str, written: str = "") -> None:
     read = config.get("module_input_name") or TEXT
-    if {read, config.get("module_output_name") or read} != {features}:
+    if (read, config.get("module_output_name") or read) != (features, written or features):
         vector = "the pooled vector" if features == TEXT else "tokens' vectors"
         raise UnsupportedModel(f"{what} on anything but {vector} is not supported")

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from export.checkpoint import RENAMED, Checkpoint
 from export.errors import ParityError
-from export.modules import ROUTER, find_network
+from export.modules import ROUTER, find_network, read_modules
 from export.sources import COLBERT_LAYER, read_json
 from export.tasks import yes_no
 from model.config import EncoderConfig
@@ -172,6 +172,10 @@ def _load(checkpoint: Checkpoint, folder: Path) -> Original:
         return Original(None, sentence_transformers.SentenceTransformer(str(folder), device="cpu"))
     network = find_network(folder)
     config = transformers.AutoConfig.from_pretrained(network)
+    if task == "classification" and any(module.kind == "Dense" for module in read_modules(folder)):
+        options = {**eager, "dtype": torch.float32}
+        modules = sentence_transformers.CrossEncoder(str(folder), device="cpu", model_kwargs=options)
+        return Original(modules[0].auto_model, modules, modules.tokenizer)
     if task in CLASSIFIERS:
         auto: Any = transformers.AutoModelForTokenClassification
         if task == "classification":
@@ -293,15 +297,7 @@ def _compare_answers(checkpoint: Checkpoint, original: Original, found: Differen
     """Compares the task's outputs: vectors, logits, weights, token vectors; returns a note if it cannot."""
     config = checkpoint.encoder.config
     if config.task in CLASSIFIERS:
-        for ids, types, text in _inputs(checkpoint):
-            row, given = torch.tensor([ids]), _types(config, types)
-            with torch.inference_mode():
-                logits = original.whole(input_ids=row, attention_mask=torch.ones_like(row), **given).logits[0]
-            if checkpoint.pair_wording is not None:
-                question = yes_no.question_of(original.whole.config.to_dict())
-                tokens = [checkpoint.tokenizer.token_to_id(word) for word in (question.yes, question.no)]
-                logits = (logits[-1, tokens[0]] - logits[-1, tokens[1]])[None]
-            found.record("logits", "the logits", _answer(checkpoint, ids, types), logits.numpy(), text)
+        _compare_logits(checkpoint, original.whole, found)
         return {}
     prompts = {prompt for prompt in checkpoint.defaults.prompts.values() if prompt}
     cases = [(text, "") for text in TEXTS] + [(text, prompt) for prompt in sorted(prompts) for text in TEXTS[:PROMPTED]]
@@ -333,6 +329,20 @@ def _compare_answers(checkpoint: Checkpoint, original: Original, found: Differen
             ours[ids] = table[ids]
             found.record("sparse", "the answer to a query", ours, expected.cpu().numpy()[0], text)
     return {}
+
+
+def _compare_logits(checkpoint: Checkpoint, whole: Any, found: Differences) -> None:
+    for ids, types, text in _inputs(checkpoint):
+        row, given = torch.tensor([ids]), _types(checkpoint.encoder.config, types)
+        given |= {"input_ids": row, "attention_mask": torch.ones_like(row)}
+        with torch.inference_mode():
+            is_modules = isinstance(whole, torch.nn.Sequential)
+            logits = whole(given)["scores"][0] if is_modules else whole(**given).logits[0]
+        if checkpoint.pair_wording is not None:
+            question = yes_no.question_of(whole.config.to_dict())
+            tokens = [checkpoint.tokenizer.token_to_id(word) for word in (question.yes, question.no)]
+            logits = (logits[-1, tokens[0]] - logits[-1, tokens[1]])[None]
+        found.record("logits", "the logits", _answer(checkpoint, ids, types), logits.numpy(), text)
 
 
 def _answer(checkpoint: Checkpoint, ids: list[int], types: list[int]) -> NDArray[Any]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_args
 
+from torch import Tensor
+
 from export.adapters import find_adapter
 from export.errors import SourceError, UnsupportedModel
 from export.families.family import require_settings
@@ -63,7 +65,10 @@ NETWORKS: Mapping[Task, Mapping[str, tuple[object, ...]]] = {
     "sparse": _network("fill-mask", "logits", TOKENS),
     "multi_vector": _network("feature-extraction", "last_hidden_state", TOKENS),
 }
-LANGUAGE_MODEL: Mapping[str, tuple[object, ...]] = {"transformer_task": ("text-generation",)}
+BY_MODULE: Mapping[str, Mapping[str, tuple[object, ...]]] = {  # a classifier's, where its layers are modules
+    "LogitScore": {"transformer_task": ("text-generation",)},
+    "Pooling": NETWORKS["embedding"],
+}
 CLASSES: Mapping[Task, str] = {  # of sentence-transformers, which has none for labels on tokens
     "embedding": "SentenceTransformer",
     "classification": "CrossEncoder",
@@ -110,6 +115,7 @@ class Pipeline:
         transformer: folder of the network's own config.json, weights and tokenizer.
         modules: of modules.json behind the network, by the name of their class; none if they are another task's.
         dense: the dense layers after pooling, or on tokens.
+        layer_norm: tensors of the LayerNorm between the two of a classifier; none without it.
         late: how queries and documents are read, of task multi_vector.
         inline: names of tensors among the network's that are the task's.
         normalize: whether the pipeline ends in an L2 normalisation.
@@ -126,6 +132,7 @@ class Pipeline:
     modules: Mapping[str, Path] = field(default_factory=dict)
     pooling: Pooling = "mean"
     dense: tuple[Dense, ...] = ()
+    layer_norm: Mapping[str, Tensor] = field(default_factory=dict)
     normalize: bool = False
     around: Mapping[str, Any] = field(default_factory=dict)
     max_sequence_length: int | None = None
@@ -193,7 +200,8 @@ def _read(folder: Path, wanted: Task | None, pooling: Pooling | None, allows_pic
         )
     if task == found.task:
         require_modules(modules, task, folder / "modules.json")
-        require_settings(_for_texts(settings), LANGUAGE_MODEL if "LogitScore" in kinds else NETWORKS[task])
+        by_module = BY_MODULE.get(kinds[1]) if task == "classification" and len(kinds) > 1 else None
+        require_settings(_for_texts(settings), by_module or NETWORKS[task])
         classes = (CLASSES[task], PYLATE) if task == "multi_vector" else (CLASSES[task],)
         require_settings(around, {"model_type": classes, "max_active_dims": (None,)})
         if (fewer := around.get("truncate_dim")) is not None:
@@ -222,8 +230,11 @@ def find_task(
     `described` is the network's config.json, `around` config_sentence_transformers.json; `folder` is for messages.
     """
     sign = f"{folder / 'modules.json'} lists {', '.join(kinds)}"
+    saved = (around or {}).get("model_type")
     stated = next((task for kind, task in STATED.items() if kind in kinds), None)
-    if stated is None and kinds and (around or {}).get("model_type") == PYLATE:
+    if stated == "embedding" and saved == CLASSES["classification"]:
+        stated = "classification"
+    if stated is None and kinds and saved == PYLATE:
         stated = "multi_vector"
     if stated is not None:
         return Found(stated, sign, is_stated=True)

@@ -133,7 +133,8 @@ class ClassificationSettings:
     # after the dense layer [D, D] that comes first; None if there is no such layer
     dense_activation: LayerActivation | None = "tanh"
     dense_bias: bool = True  # whether that layer has a bias
-    dense_norm: bool = False  # whether a LayerNorm follows the activation
+    dense_norm: bool = False  # whether a LayerNorm follows the activation, or pooling where there is no such layer
+    dense_norm_plain: bool = False  # whether that is PyTorch's own, with a bias and 1e-5; else it is as the network's
     output_bias: bool = True  # whether the layer of the logits has a bias
 
     def __post_init__(self) -> None:

@@ -29,10 +29,12 @@ def read(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict
     """The network as a classifier, and the weights of its last layers."""
     if yes_no.is_language_model(source.described):
         return yes_no.read(source, config, read_activation(source, 1))
-    layers, state = source.pick(source.family.classifier)
-    read_settings = layers.read_settings(source.described)
+    if source.pipeline.dense:
+        labels, read_settings, state = _read_modules(source, config.hidden_size)
+    else:
+        layers, state = source.pick(source.family.classifier)
+        labels, read_settings = read_labels(source.described), layers.read_settings(source.described)
     pooling = read_settings.pop("pooling", "cls")
-    labels = read_labels(source.described)
     settings = ClassificationSettings(
         labels=labels,
         activation=read_activation(source, len(labels)),
@@ -42,6 +44,27 @@ def read(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict
     if source.pipeline.default_prompt_name is not None:
         raise UnsupportedModel("a default prompt in front of pairs is not supported: set default_prompt_name to null")
     return replace(config, task="classification", task_settings=settings, pooling=pooling), state
+
+
+def _read_modules(source: TaskSource, size: int) -> tuple[tuple[str, ...], dict[str, Any], dict[str, Tensor]]:
+    """Labels, settings and weights of a classifier whose layers are modules behind pooling (since CrossEncoder 5.4)."""
+    pipeline = source.pipeline
+    *hidden, (last, _) = pipeline.dense
+    if last.activation != "identity" or any(settings.size != size for settings, _ in hidden):
+        raise UnsupportedModel(
+            "dense layers of a classifier are supported if the last one has no activation, and one before it the "
+            "network's width"
+        )
+    parts = {"output": pipeline.dense[-1].state, "norm": pipeline.layer_norm}
+    read: dict[str, Any] = {"dense_activation": None, "pooling": pipeline.pooling}
+    if hidden:
+        parts["dense"] = hidden[0].state
+        read |= {"dense_activation": hidden[0].settings.activation, "dense_bias": hidden[0].settings.bias}
+    read["dense_norm"] = read["dense_norm_plain"] = bool(pipeline.layer_norm)
+    state = {f"task_layers.{layer}.{name}": tensor for layer, part in parts.items() for name, tensor in part.items()}
+    named = source.described.get("id2label") or ()
+    numbered = {"num_labels": last.size} if len(named) != last.size else source.described
+    return read_labels(numbered), read, state
 
 
 def read_tokens(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict[str, Tensor]]:

@@ -200,7 +200,7 @@ WRONG_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"prompts": {"query": 5}}, "is malformed: TypeError"),
         ({"truncate_dim": 4}, "says truncate_dim 4: .* each request may ask for the first of them .dimensions."),
         ({"max_active_dims": 9}, "max_active_dims 9: None is supported"),
-        ({"model_type": "CrossEncoder"}, "model_type 'CrossEncoder': 'SentenceTransformer' is supported"),
+        ({"model_type": "SparseEncoder"}, "model_type 'SparseEncoder': 'SentenceTransformer' is supported"),
     ],
     "sentence_bert_config.json": [
         ({"transformer_task": "fill-mask"}, "transformer_task 'fill-mask': 'feature-extraction' is supported"),

@@ -51,6 +51,7 @@ SMALL: Mapping[str, Callable[[Any], Any]] = {
     "max_window_layers": lambda _: 4,
 }
 ACTIVATIONS = {"identity": "torch.nn.modules.linear.Identity", "tanh": "torch.nn.modules.activation.Tanh"}
+ACTIVATIONS |= {"gelu": "torch.nn.modules.activation.GELU"}
 CLASS_OF = {
     "SpladePooling": "sentence_transformers.sparse_encoder.models.SpladePooling",
     "PyLateDense": "pylate.models.Dense.Dense",
@@ -260,8 +261,13 @@ def _write_modules(model: Published, folder: Path) -> None:
             write_json(folder / f"{place}/config.json", {"pooling_strategy": "max", "activation_function": "relu"})
         elif kind.endswith("Dense"):
             hidden, size = model["shape"][0], int(settings[0])
-            sizes.append(WIDTH if size == hidden else WIDTH // 2 if size < hidden else 2 * WIDTH)
+            small = size if "scores" in settings else WIDTH // 2 if size < hidden else 2 * WIDTH
+            sizes.append(WIDTH if size == hidden else small)
             _write_dense(folder / place, sizes[-2], sizes[-1], settings[1:])
+        elif kind == "LayerNorm":
+            write_json(folder / f"{place}/config.json", {"dimension": WIDTH})
+            tensors = {"norm.weight": torch.linspace(0.5, 2, WIDTH), "norm.bias": torch.linspace(-1, 1, WIDTH)}
+            save_file(tensors, folder / place / "model.safetensors")
     write_modules(folder, modules)
 
 
@@ -309,7 +315,8 @@ def _pooling(mode: str) -> dict[str, Any]:
 
 def _write_dense(folder: Path, size: int, out: int, settings: Sequence[str]) -> None:
     has_bias, activation = "bias" in settings, next(name for name in settings if name in ACTIVATIONS)
-    config = {"in_features": size, "out_features": out, "bias": has_bias}
+    config: dict[str, Any] = {"in_features": size, "out_features": out, "bias": has_bias}
+    config |= {"module_output_name": "scores"} if "scores" in settings else {}
     write_json(folder / "config.json", {**config, "activation_function": ACTIVATIONS[activation]})
     generator = torch.Generator().manual_seed(size)
     tensors = {"linear.weight": torch.randn(out, size, generator=generator) * 0.3}

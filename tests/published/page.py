@@ -47,7 +47,7 @@ def kind_of(row: Published) -> str:
         return "sparse"
     if row["inline_dense"] or "PyLate" in modules:
         return "multi_vector"
-    if "CausalLM" in architecture and not row["modules"]:
+    if ("CausalLM" in architecture and not row["modules"]) or "scores" in modules:
         return "reranker"
     if architecture.endswith("ForTokenClassification"):
         return "tokens"

@@ -10,7 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling, Transformer
 from tokenizers import Tokenizer
+from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, PreTrainedModel
 
 from export.checkpoint import require_embedding
@@ -77,6 +80,64 @@ def test_a_cross_encoder_is_an_embedder_only_where_that_is_asked_for(cross_encod
         require_embedding(checkpoint, "the cost of removed heads is measured")
 
 
+GELU, IDENTITY = nn.GELU(), nn.Identity()
+
+
+def save_modules(folder: Path, pooling: str, *behind: nn.Module) -> Path:
+    """A CrossEncoder of BERT, and modules behind it, as the original saves it in place of the folder."""
+    network = Transformer(str(folder))
+    modules = [network, Pooling(32, pooling_mode=pooling), *behind]
+    for parameter in (parameter for module in behind for parameter in module.parameters()):
+        nn.init.normal_(parameter, 0.1, 0.3)
+    CrossEncoder(modules=modules, device="cpu", activation_fn=IDENTITY).save_pretrained(str(folder))
+    return folder
+
+
+def scores(size: int, activation: nn.Module = IDENTITY) -> Dense:
+    return Dense(32, size, activation_function=activation, module_output_name="scores")
+
+
+@pytest.mark.parametrize(
+    ("pooling", "behind", "labels"),
+    [
+        ("cls", [Dense(32, 32, bias=False, activation_function=GELU), LayerNorm(32), scores(1)], 1),
+        ("mean", [Dense(32, 32, activation_function=nn.ReLU()), scores(3)], 3),
+        ("max", [scores(2)], 2),
+    ],
+    ids=["norm", "two", "one"],
+)
+def test_a_cross_encoder_of_modules_is_the_originals(
+    bert_folder: Path, pooling: str, behind: list[nn.Module], labels: int
+) -> None:
+    folder = save_modules(bert_folder, pooling, *behind)
+    checkpoint = read(folder)
+    settings = checkpoint.encoder.config.task_settings
+    assert isinstance(settings, ClassificationSettings)
+    assert (len(settings.labels), settings.activation, checkpoint.pairs) == (labels, "identity", True)
+    compared = compare_with_original(checkpoint, folder)
+    assert compared["compared"]
+    assert compared["logits"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("behind", "message"),
+    [
+        ([scores(1, nn.Sigmoid())], "Sigmoid is not supported"),
+        ([scores(1, GELU)], "the last one has no activation"),
+        ([Dense(32, 48), Dense(48, 1, activation_function=IDENTITY, module_output_name="scores")], "network's width"),
+        ([LayerNorm(32), scores(1)], "lists Transformer, Pooling, LayerNorm, Dense: a classifier has the modules Tra"),
+        ([Dense(32, 1, activation_function=IDENTITY)], "a dense layer on anything but the pooled vector"),
+    ],
+    ids=["activation", "gelu", "width", "order", "features"],
+)
+def test_modules_of_a_cross_encoder_that_are_not_reproduced_are_refused(
+    bert_folder: Path, behind: list[nn.Module], message: str
+) -> None:
+    folder = save_modules(bert_folder, "cls", *behind)
+    with pytest.raises(UnsupportedModel, match=message):
+        read(folder)
+
+
 def test_without_an_architecture_the_weights_tell(cross_encoder: Path) -> None:
     with pytest.raises(UnsupportedModel, match=r"holds? classifier\.bias, which no embedding uses: say --task class"):
         read(change_json(cross_encoder / "config.json", architectures=None))
@@ -118,7 +179,7 @@ def test_a_task_without_its_layers_is_refused(bert_folder: Path, pooler: dict[st
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"modules.json": [TRANSFORMER, "sentence_transformers.x.Dense"]}, "module Dense is not supported for task c"),
+        ({"modules.json": [TRANSFORMER, "sentence_transformers.x.Dense"]}, "lists Transformer, Dense: a classifier has the m"),
         ({"config_sentence_transformers.json": {"model_type": "SentenceTransformer"}}, "model_type 'SentenceTransform"),
         ({"sentence_bert_config.json": {"transformer_task": "fill-mask"}}, "transformer_task 'fill-mask'"),
     ],
