@@ -61,10 +61,9 @@ class ClassificationLayers(nn.Module):
         if settings.dense_activation is not None:
             self.dense = nn.Linear(size, size, bias=settings.dense_bias)
             self.activation = ACTIVATIONS[settings.dense_activation]
-        if settings.dense_norm_plain:
-            self.norm = nn.LayerNorm(size)
-        elif settings.dense_norm:
-            self.norm = make_norm("layer_norm", size, eps=config.norm_eps, bias=config.norm_bias)
+        if settings.dense_norm:
+            eps, bias = (1e-5, True) if settings.dense_norm_plain else (config.norm_eps, config.norm_bias)
+            self.norm = make_norm("layer_norm", size, eps=eps, bias=bias)
         self.output = nn.Linear(size, len(settings.labels), bias=settings.output_bias)
 
     def forward(self, encoded: Encoded) -> Tensor:

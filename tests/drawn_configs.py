@@ -71,6 +71,7 @@ def _task(draw: st.DrawFn, hidden: int) -> dict[str, Any]:
         labels=("no", "yes")[: draw(st.integers(1, 2))],
         dense_activation=draw(st.sampled_from([None, "identity", "tanh", "gelu", "relu"])),
         dense_norm=draw(st.booleans()),
+        dense_norm_plain=draw(st.booleans()),
         output_bias=draw(st.booleans()),
     )
     return {"task": "classification", "task_settings": settings}

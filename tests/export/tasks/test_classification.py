@@ -179,7 +179,10 @@ def test_a_task_without_its_layers_is_refused(bert_folder: Path, pooler: dict[st
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"modules.json": [TRANSFORMER, "sentence_transformers.x.Dense"]}, "lists Transformer, Dense: a classifier has the m"),
+        (
+            {"modules.json": [TRANSFORMER, "sentence_transformers.x.Dense"]},
+            "Transformer, Dense: a classifier has the m",
+        ),
         ({"config_sentence_transformers.json": {"model_type": "SentenceTransformer"}}, "model_type 'SentenceTransform"),
         ({"sentence_bert_config.json": {"transformer_task": "fill-mask"}}, "transformer_task 'fill-mask'"),
     ],
