@@ -1,6 +1,8 @@
 """Small trained tokenizers of the kinds that encoders come with, put together as the families' own are."""
 
 import json
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
@@ -8,7 +10,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from tests.texts import PLAIN
 
-VOCABULARY = 400
+VOCABULARY, LETTERS, WORDS, MOST_LETTERS = 400, 200, 60, 4
 BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 TEXTS = [
@@ -18,12 +20,33 @@ TEXTS = [
 ]
 
 
-def _train_pieces(made: Tokenizer, special: list[str], unknown: str) -> None:
-    """Learns SentencePiece's unigrams."""
-    trainer = trainers.UnigramTrainer(
-        vocab_size=VOCABULARY, special_tokens=special, unk_token=unknown, show_progress=False
-    )
-    made.train_from_iterator(TEXTS, trainer)
+def _count_pieces(made: Tokenizer, inside: str = "") -> Counter[str]:
+    """The most frequent letters and words, and substrings of words that shorten texts most, by how often each occurs.
+
+    A trainer breaks ties by chance, so every run would have another tokenizer. `inside` begins what is no word's start.
+    """
+    texts = [made.normalizer.normalize_str(text) if made.normalizer else text for text in TEXTS]
+    words = [word for text in texts for word, _ in made.pre_tokenizer.pre_tokenize_str(text)]
+    letters, longer, whole = Counter[str](), Counter[str](), Counter(word for word in words if len(word) > 1)
+    for word in words:
+        for start in range(len(word)):
+            for size in range(1, min(MOST_LETTERS, len(word) - start) + 1):
+                piece = word[start : start + size]
+                (letters if size == 1 else longer)[(inside if start else "") + piece] += 1
+    best = sorted(letters, key=lambda piece: (-letters[piece], piece))[:LETTERS]
+    best += sorted(whole, key=lambda piece: (-whole[piece], piece))[:WORDS]
+    best += sorted(longer, key=lambda piece: (-longer[piece] * len(piece), piece))
+    counts = letters + longer + whole
+    return Counter({piece: counts[piece] for piece in list(dict.fromkeys(best))[: VOCABULARY - 5]})
+
+
+def _learn_pieces(made: Tokenizer, special: list[str], unknown: str) -> None:
+    """SentencePiece's unigrams."""
+    pieces = _count_pieces(made)
+    total = sum(pieces.values())
+    scores = [(piece, math.log(count / total)) for piece, count in pieces.items()]
+    made.model = models.Unigram([*((token, 0.0) for token in special), *scores], special.index(unknown))
+    made.add_special_tokens(special)
 
 
 def _surrounded(made: Tokenizer, single: str, pair: str) -> Tokenizer:
@@ -39,10 +62,9 @@ def wordpiece() -> Tokenizer:
     made = Tokenizer(models.WordPiece(unk_token=BERT_TOKENS[1]))
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=VOCABULARY, special_tokens=BERT_TOKENS, limit_alphabet=200, show_progress=False
-    )
-    made.train_from_iterator(TEXTS, trainer)
+    vocabulary = [*BERT_TOKENS, *_count_pieces(made, inside="##")]
+    made.model = models.WordPiece({piece: place for place, piece in enumerate(vocabulary)}, unk_token=BERT_TOKENS[1])
+    made.add_special_tokens(BERT_TOKENS)
     return _surrounded(made, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
 
 
@@ -70,7 +92,7 @@ def unigram() -> Tokenizer:
     made = Tokenizer(models.Unigram())
     made.normalizer = normalizers.Sequence([normalizers.NFKC()])
     made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
-    _train_pieces(made, ROBERTA_TOKENS, unknown="<unk>")
+    _learn_pieces(made, ROBERTA_TOKENS, unknown="<unk>")
     return _surrounded(made, "<s> $A </s>", "<s> $A </s> </s> $B </s>")
 
 
@@ -82,7 +104,7 @@ def deberta() -> Tokenizer:
     made.normalizer = normalizers.Sequence([spaces, normalizers.NFC(), normalizers.Strip(left=False)])
     made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace()])
     made.decoder = decoders.Metaspace()
-    _train_pieces(made, BERT_TOKENS, unknown="[UNK]")
+    _learn_pieces(made, BERT_TOKENS, unknown="[UNK]")
     return _surrounded(made, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
 
 
@@ -147,8 +169,13 @@ def gemma() -> Tokenizer:
     made.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.Punctuation()])
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
     in_bytes = [AddedToken(f"<0x{byte:02X}>", special=False, normalized=False) for byte in range(256)]
+    letters = Counter("".join(TEXTS).replace(" ", "▁"))
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=[*special, *in_bytes], limit_alphabet=70, show_progress=False
+        vocab_size=VOCABULARY,
+        special_tokens=[*special, *in_bytes],
+        initial_alphabet=sorted(letters, key=lambda letter: (-letters[letter], letter))[:70],
+        limit_alphabet=70,
+        show_progress=False,
     )
     made.train_from_iterator(TEXTS, trainer)
     described = json.loads(made.to_str())
@@ -166,7 +193,7 @@ def t5() -> Tokenizer:
     made.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
     )
-    _train_pieces(made, ["<pad>", "</s>", "<unk>"], unknown="<unk>")
+    _learn_pieces(made, ["<pad>", "</s>", "<unk>"], unknown="<unk>")
     return _surrounded(made, "$A </s>", "$A </s> $B </s>")
 
 

@@ -254,7 +254,7 @@ def test_lengths_are_read_and_words_that_are_no_token_are_not_skipped(folder: Pa
     checkpoint = change(folder, "sentence_bert_config.json", query_length=32, document_length=60)
     found = settings_of(checkpoint.encoder.config)
     assert (found.query_length, found.document_length) == (32, 60)
-    assert [checkpoint.tokenizer.id_to_token(index) for index in sorted(found.skipped_ids)] == [",", "."]
+    assert {checkpoint.tokenizer.id_to_token(index) for index in found.skipped_ids} == {",", "."}
     assert found.skipped_in == ("query", "document")
 
 
