@@ -269,7 +269,7 @@ def refuse_added_tokens(folder: Path, settings: Mapping[str, Any], known: set[st
 
 
 def prepare_pairs(tokenizer: Tokenizer, folder: Path, *, types: int) -> tuple[Tokenizer, bool]:
-    """The folder's tokenizer with the token types that the original gives a network of so many, and if it makes pairs.
+    """The folder's tokenizer with the original's token types for a network of `types`, and whether it makes pairs.
 
     Raises:
         UnsupportedModel: its class in `transformers` makes other pairs.

@@ -66,7 +66,7 @@ class Parity:
         longest: tokens of the longest row among them.
         differences: of the graph, by output.
         scales: the largest reference value of each output.
-        rounding: of PyTorch's evaluation in the encoder's own precision, by output, where it was needed.
+        rounding: of PyTorch's evaluation in the encoder's own precision, by output; empty if no difference needed it.
     """
 
     tolerance: Tolerance
@@ -257,7 +257,7 @@ def verify(path: Path, encoder: Encoder, *, tolerance: Tolerance) -> tuple[dict[
 
 
 def judge_parity(parity: Parity, reference: Encoder, encoder: Encoder) -> None:
-    """Judges what was compared over the grid; where it is needed, measures the encoder's own rounding for that.
+    """Judges the differences over the grid; measures the encoder's own rounding if a difference needs it.
 
     Batches of many texts come first, which have most values for their time; as soon as enough rounding is found the
     rest is left out.

@@ -140,7 +140,7 @@ class Models:
 
     Attributes:
         load: loads a model and has it answer; a failure is noted in the model. Set by the server.
-        changing: held while a model comes or goes, and while those of the start are loaded.
+        changing: held while a model comes or goes, and while the start's models are loaded.
         are_several: whether there is, or ever was, more than one. Then no name stands for another model.
     """
 

@@ -108,7 +108,7 @@ class Server(uvicorn.Server):
             model.answers.on_full = self._cut_stalled
         self._services.body_budget.on_full = self._cut_slow_sender
         self.slots.on_full = self._cut_unused
-        self._next_cut: dict[str, float] = {}  # by what is looked for
+        self._next_cut: dict[str, float] = {}  # by the property that is looked at
         self._background: set[asyncio.Task[None]] = set()
         self.failure: StartFailure | None = None  # why the process ends
         self.was_forced = False  # by a second signal

@@ -47,7 +47,7 @@ def read(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict
 
 
 def _read_modules(source: TaskSource, size: int) -> tuple[tuple[str, ...], dict[str, Any], dict[str, Tensor]]:
-    """Labels, settings and weights of a classifier whose layers are modules behind pooling (since CrossEncoder 5.4)."""
+    """Labels, settings and weights of a classifier whose layers are modules behind pooling."""
     pipeline = source.pipeline
     *hidden, (last, _) = pipeline.dense
     if last.activation != "identity" or any(settings.size != size for settings, _ in hidden):
