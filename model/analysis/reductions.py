@@ -1,4 +1,4 @@
-"""Fewer maps than heads: the mean or maximum of a layer, all layers as one (rollout), and heads as points in a plane.
+"""Less than whole maps: the mean or maximum of a layer's heads, all layers as one (rollout), the k largest keys.
 
 Rollout (Abnar & Zuidema 2020, section 3) follows attention through all layers to the input tokens:
 
@@ -6,14 +6,16 @@ Rollout (Abnar & Zuidema 2020, section 3) follows attention through all layers t
     R_l  = A~_l R_{l-1}, R_0 = I                        row i: where what stands at token i came from
 
 It knows weights only: neither values nor feed-forward layers. A layer without heads moves nothing between tokens, its
-A~ is I and it passes through. The plane is classical multidimensional scaling (Torgerson 1952).
+A~ is I and it passes through. Heads as points in a plane are classical multidimensional scaling (Torgerson 1952).
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from model.analysis.arrays import Float32Array, Float64Array
+from model.analysis.arrays import Float32Array, Float64Array, Int32Array
 
 
 def mean_over_heads(weights: Float32Array) -> Float32Array:
@@ -62,6 +64,48 @@ def _through(weights: Float32Array, rows: Float64Array) -> Float64Array:
     mean: Float64Array = weights.mean(axis=0, dtype=np.float64)
     scaled: Float64Array = rows / (mean.sum(axis=-1) + 1)  # the row sums of mean + I divide rows of A~, so columns here
     return scaled @ mean + scaled
+
+
+_INDEX_BITS = np.uint64(32)
+
+
+class TopK(NamedTuple):
+    """The k largest weights of every row; k is at most the number of keys."""
+
+    indices: Int32Array  # [..., Q, k], which keys, largest weight first, the lower index first where weights are equal
+    weights: Float32Array  # [..., Q, k], their weights
+    left_out: Float32Array  # [..., Q], the sum of the weights not returned; exactly 0 where all were
+
+
+def top_k(weights: Float32Array, k: int) -> TopK:
+    """The k largest keys of each query, of weights [..., Q, K], none negative; a k above K returns all of them."""
+    num_keys = weights.shape[-1]
+    k = min(k, num_keys)
+    ranks = _ranks(weights)
+    if k < num_keys:
+        ranks = np.partition(ranks, num_keys - k, axis=-1)[..., num_keys - k :]
+    ranks = np.sort(ranks, axis=-1)[..., ::-1]
+    indices = (num_keys - 1 - (ranks & np.uint64(0xFFFFFFFF)).astype(np.int64)).astype(np.int32)
+    largest = np.take_along_axis(weights, indices, axis=-1)
+    return TopK(indices, largest, _left_out(weights, largest))
+
+
+def _ranks(weights: Float32Array) -> NDArray[np.uint64]:
+    """Integers that sort as the weights do, no two of a row equal: the weight's bits, then the index downwards.
+
+    The bits of floats that are not negative sort as the floats do; `abs` makes -0.0 one of them.
+    """
+    downwards = np.arange(weights.shape[-1], dtype=np.uint64)[::-1]
+    bits = np.abs(weights, dtype=np.float32).view(np.uint32).astype(np.uint64)
+    return (bits << _INDEX_BITS) | downwards
+
+
+def _left_out(weights: Float32Array, largest: Float32Array) -> Float32Array:
+    if largest.shape[-1] == weights.shape[-1]:
+        return np.zeros(weights.shape[:-1], dtype=np.float32)
+    rest = weights.sum(axis=-1, dtype=np.float64) - largest.sum(axis=-1, dtype=np.float64)
+    left_out: Float32Array = np.maximum(rest, 0.0).astype(np.float32)  # below 0 by rounding at most
+    return left_out
 
 
 def classical_scaling(distances: Float64Array) -> tuple[Float64Array, float]:

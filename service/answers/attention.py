@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from model.analysis.arrays import Float64Array
 from model.analysis.contributions import norm_weighted
-from model.analysis.payload import top_k
-from model.analysis.reductions import max_over_heads, mean_over_heads, rollout
+from model.analysis.reductions import max_over_heads, mean_over_heads, rollout, top_k
 from model.analysis.statistics import STATISTICS, head_statistics
 from model.analysis.words import Span, exclude_special, punctuation_mask, to_words
 from service.answers.vectors import SMALLEST_LENGTH

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 
 from model.analysis.arrays import BoolArray
-from model.analysis.payload import MapShape, maps_bytes
 from model.analysis.statistics import STATISTICS
 from model.analysis.words import Span, find_words, word_offsets
 from model.artifact import EXPLAIN_GRAPH, HEAD_GATES, Manifest
@@ -22,7 +21,7 @@ from service.tokenization.inputs import InputNames
 from service.tokenization.rows import TokenizedInput, text_offsets
 from service.tokenization.tokenizer import Tokenizer
 
-FLOAT_BYTES = 4
+FLOAT_BYTES = INDEX_BYTES = 4
 ARRAY_FLOATS = 1024  # making an array costs as much as reading this many floats, however small it is
 WORD_FLOATS = 64  # and finding a token's word as much as reading this many
 TEXTS_AT_MOST = 2  # of the greatest length: what one request may cost that explains through the network
@@ -110,11 +109,14 @@ class AttentionSelection:
         """Bytes of the numbers in an answer for inputs with these axes: float32, float16 if `is_half`, and int32."""
         if self.options.form == "stats":
             return FLOAT_BYTES * len(STATISTICS) * self.num_heads * len(inputs)
-        shapes = (
-            MapShape(maps=self.num_maps, queries=axes.queries, keys=axes.keys, top_k=self.options.top_k)
-            for axes in inputs
-        )
-        return maps_bytes(shapes, "float16" if is_half else "float32")
+        weight, most = FLOAT_BYTES // 2 if is_half else FLOAT_BYTES, self.options.top_k
+        size = 0
+        for axes in inputs:
+            row = weight * axes.keys
+            if most is not None:  # the weights with their indices, and what is left out
+                row = (weight + INDEX_BYTES) * min(most, axes.keys) + weight
+            size += self.num_maps * axes.queries * row
+        return size
 
     def work_bytes(self, lengths: Sequence[int]) -> int:
         """Bytes of the weights that are computed for it: every head and every query of its layers."""
