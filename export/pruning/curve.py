@@ -185,18 +185,12 @@ def compare(whole: Path, pruned: Path, inputs: Mapping[int, tuple[Inputs, Inputs
         turns: list[tuple[float, float]] = []
         end = time.process_time() + 2 * SECONDS
         while len(turns) < FEWEST_RUNS or (time.process_time() < end and len(turns) < MOST_RUNS):
-            turns.append((_seconds(first, of_whole), _seconds(second, of_pruned)))
+            turns.append((first.cpu_seconds(of_whole), second.cpu_seconds(of_pruned)))
         times = np.array(turns)
         whole_seconds, seconds = np.median(times, axis=0).tolist()
         speed = float(np.median(times[:, 0] / times[:, 1]))
         timings[size] = {"seconds": seconds, "whole_seconds": whole_seconds, "speed": speed}
     return timings
-
-
-def _seconds(session: Session, inputs: Inputs) -> float:
-    begun = time.process_time()
-    session.run(inputs)
-    return time.process_time() - begun
 
 
 def _inputs_of(texts: Sequence[TokenizedText], config: EncoderConfig) -> dict[int, Inputs]:
