@@ -65,6 +65,7 @@ def column_scale(weight: Tensor) -> Tensor:
 class QuantizedLinear(nn.Module):
     """`y = (x8 - zero_point) W8 * weight_scale + bias` for x8 uint8 [..., K], W8 int8 [K, N]; one scale a column.
 
+    The bias [N] is None until it is set: what it holds depends on the rounded weight.
     Scales are such that every processor computes the same (`column_scale`).
     """
 
@@ -74,13 +75,13 @@ class QuantizedLinear(nn.Module):
     one: Tensor
     bias: Tensor | None
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, *, zero_point: int = 0) -> None:
-        """Quantises a weight [N, K] in units of one input step, with a bias [N]; an input of `zero_point` is 0."""
+    def __init__(self, weight: Tensor, *, zero_point: int = 0) -> None:
+        """Quantises a weight [N, K] in units of one input step; an input of `zero_point` is 0."""
         super().__init__()
         scale = column_scale(weight)
         self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8).T.contiguous())
         self.register_buffer("weight_scale", scale.float())
-        self.register_buffer("bias", None if bias is None else bias.float())
+        self.register_buffer("bias", None)
         self.register_buffer("one", torch.ones(()))
         self.register_buffer("zero_point", torch.tensor(zero_point, dtype=torch.uint8))
 

@@ -121,7 +121,7 @@ def _quantize_layer(layer: EncoderLayer, name: str, ranges: Mapping[str, Range])
     )
     _put_in_steps(attention_norm, middle)
     up = _linear(feed_forward.up.weight, feed_forward.up.bias, middle)
-    down = QuantizedLinear(feed_forward.down.weight.double(), None, zero_point=DOWN_ZERO_POINT)
+    down = QuantizedLinear(feed_forward.down.weight.double(), zero_point=DOWN_ZERO_POINT)
     bias = feed_forward.down.bias - middle.size * middle.offset
     lowest = LOWEST_ACTIVATION[feed_forward.activation_name]
     made = QuantizedLayer(
@@ -154,7 +154,7 @@ def _quantize_attention(
 
 def _linear(weight: Tensor, bias: Tensor | None, steps: Steps) -> QuantizedLinear:
     """A product that reads a place in steps; the offset's share, exact for the rounded weight, joins the bias."""
-    made = QuantizedLinear(weight.double() * steps.size, None)
+    made = QuantizedLinear(weight.double() * steps.size)
     constant = made.dequantized() @ steps.offset
     made.bias = ((0 if bias is None else bias.double()) - constant).float()
     return made

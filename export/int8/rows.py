@@ -35,11 +35,11 @@ class RowQuantizedLinear(nn.Module):
 
     inverse: Tensor | None
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, smoothing: Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, smoothing: Tensor | None) -> None:
         """Quantises a weight [N, K], with a bias [N]; `smoothing` [K] moves from the input into the weight here."""
         super().__init__()
         self.product = QuantizedLinear(
-            weight.double() * (1 if smoothing is None else smoothing.double()), None, zero_point=ZERO_POINT
+            weight.double() * (1 if smoothing is None else smoothing.double()), zero_point=ZERO_POINT
         )
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
         self.register_buffer("inverse", None if smoothing is None else (1 / smoothing).float())

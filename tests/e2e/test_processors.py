@@ -96,7 +96,7 @@ def write_product(path: Path, weights: NDArray[np.int8]) -> None:
 @pytest.mark.parametrize("is_ours", [True, False], ids=["our weights", "weights of before"])
 def test_products_of_8_bits_are_exact_without_vnni(tmp_path: Path, processor: str, rows: int, is_ours: bool) -> None:
     drawn = np.random.default_rng(0).integers(100, 128, (64, 48)).astype(np.int8)
-    weights = QuantizedLinear(torch.tensor(drawn.T).double(), None).weight.numpy() if is_ours else drawn
+    weights = QuantizedLinear(torch.tensor(drawn.T).double()).weight.numpy() if is_ours else drawn
     write_product(tmp_path / "product.onnx", weights)
     exact = np.tile(255 * weights.astype(np.int64).sum(axis=0), (rows, 1))
 

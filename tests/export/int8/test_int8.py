@@ -156,7 +156,8 @@ def test_smoothing_takes_half_of_an_outlier() -> None:
 
 def test_a_product_of_integers_is_exact() -> None:
     weight = torch.tensor([[127.0, -127.0, 1.0], [0.0, 127.0, -64.0]]) * 0.5
-    linear = QuantizedLinear(weight, torch.tensor([10.0, -1.0]), zero_point=3)
+    linear = QuantizedLinear(weight, zero_point=3)
+    linear.bias = torch.tensor([10.0, -1.0])
     x = torch.tensor([[3, 4, 5], [255, 0, 3]], dtype=torch.uint8)
     expected = (x.float() - 3) @ weight.T + torch.tensor([10.0, -1.0])
     torch.testing.assert_close(linear(x), expected, atol=1e-3, rtol=0)
@@ -164,7 +165,7 @@ def test_a_product_of_integers_is_exact() -> None:
 
 def test_each_column_has_its_own_scale_and_zeros_stay_zero() -> None:
     weight = torch.tensor([[1e-6, -1e-6], [1000.0, 500.0], [0.0, 0.0]])
-    linear = QuantizedLinear(weight, None)
+    linear = QuantizedLinear(weight)
     torch.testing.assert_close(linear.dequantized().float(), weight, atol=0, rtol=0.015)
     assert linear(torch.ones(1, 2, dtype=torch.uint8))[0, 2] == 0
 
@@ -173,7 +174,7 @@ def test_each_column_has_its_own_scale_and_zeros_stay_zero() -> None:
 def test_no_input_saturates_a_sum_of_two_products_in_16_bits(inputs: int, seed: int, alike: float) -> None:
     weight = torch.randn(20, inputs, generator=torch.Generator().manual_seed(seed))
     weight = (1 - alike) * weight + alike * weight[:, :1].abs()  # neighbours of like size and sign
-    rounded = QuantizedLinear(weight, None).weight.int()  # [K, N]
+    rounded = QuantizedLinear(weight).weight.int()  # [K, N]
     assert rounded.abs().max() <= 127
     pairs = torch.nn.functional.pad(rounded, (0, 0, 0, inputs % 2)).reshape(-1, 2, 20)
     largest, smallest = pairs.clamp(min=0).sum(dim=1), pairs.clamp(max=0).sum(dim=1)
