@@ -74,8 +74,8 @@ def merge_adapter(
     name: str | None,
     *,
     network: Path,
-    prefixes: Sequence[str] = (),
-    allows_pickles: bool = False,
+    prefixes: Sequence[str],
+    allows_pickles: bool,
 ) -> dict[str, Tensor]:
     """A checkpoint's tensors with one adapter in their weights, under the names of plain weights.
 

@@ -86,12 +86,12 @@ def share_weights(model: onnx_ir.Model, files: Sequence[Path]) -> int:
     return shared
 
 
-def explain_inputs(config: EncoderConfig, tokens: int, sources: int | None = None, seed: int = SEED) -> Inputs:
-    """One random text, and the last of its tokens as sources, None for all; of a token classifier a token, too."""
+def explain_inputs(config: EncoderConfig, tokens: int, sources: int, seed: int = SEED) -> Inputs:
+    """One random text, and the last of its tokens as sources; of a token classifier a token, too."""
     generator = np.random.default_rng([seed, tokens])
     inputs: Inputs = {
         INPUT_IDS: generator.integers(0, config.vocab_size, (1, tokens)),
-        SOURCES: np.arange(tokens)[-(sources or tokens) :],
+        SOURCES: np.arange(tokens)[-sources:],
     }
     if config.type_vocab_size:
         inputs[TOKEN_TYPE_IDS] = generator.integers(0, config.type_vocab_size, (1, tokens))

@@ -188,7 +188,7 @@ def read_pooling(folder: Path) -> Pooling:
     return POOLING_MODES[modes[0]]
 
 
-def read_dense(folder: Path, features: str, written: str, *, allows_pickles: bool = False) -> Dense:
+def read_dense(folder: Path, features: str, written: str, *, allows_pickles: bool) -> Dense:
     """A dense layer on these features, which writes those.
 
     Raises:

@@ -113,7 +113,7 @@ def _divergence(found: NDArray[np.float32], expected: NDArray[np.float32], lengt
     return total
 
 
-def measure_ranges(path: Path, checkpoint: Checkpoint, calibration: Path | None = None) -> VectorRanges | None:
+def measure_ranges(path: Path, checkpoint: Checkpoint, calibration: Path | None) -> VectorRanges | None:
     """The least and the greatest value of each dimension of a graph's vectors over calibration text, one a line.
 
     Returns:

@@ -49,6 +49,6 @@ def _added_to_the_stream(encoder: Encoder) -> set[Tensor]:
     return attentions | {m.down.weight for m in encoder.modules() if isinstance(m, FeedForward)}
 
 
-def make_untrained(config: EncoderConfig, seed: int = 0) -> Encoder:
-    """A randomly initialised network of a configuration, to compare a trained one with; the same for the same seed."""
-    return initialise(Encoder(config), seed).eval().requires_grad_(False)
+def make_untrained(config: EncoderConfig) -> Encoder:
+    """A randomly initialised network of a configuration, to compare a trained one with; always the same."""
+    return initialise(Encoder(config), 0).eval().requires_grad_(False)

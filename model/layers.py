@@ -28,9 +28,9 @@ class FeedForward(nn.Module):
         hidden_size: int,
         intermediate_size: int,
         activation: Activation,
-        gated: bool = False,
-        up_bias: bool = True,
-        down_bias: bool = True,
+        gated: bool,
+        up_bias: bool,
+        down_bias: bool,
     ) -> None:
         super().__init__()
         self.gate = nn.Linear(hidden_size, intermediate_size, bias=up_bias) if gated else None

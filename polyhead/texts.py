@@ -34,9 +34,9 @@ class Row(NamedTuple):
 class Fields:
     """What tables and JSON lines call what is read."""
 
-    text: str = TEXT
-    pair: str | None = None  # a pair's second text; None for single texts. In lines the two have a tab between them
-    id: str | None = None  # carried along to the output
+    text: str
+    pair: str | None  # a pair's second text; None for single texts. In lines the two have a tab between them
+    id: str | None  # carried along to the output
 
     @property
     def are_chosen(self) -> bool:

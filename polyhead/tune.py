@@ -148,9 +148,7 @@ def command(
     tune(models or [model or default_artifact()], cores or usable_cores(), seconds, aim, max_batch_tokens or [])
 
 
-def tune(
-    models: Sequence[Path], cores: int, seconds: float, kept: Aim | None = None, batch_tokens: Sequence[int] = ()
-) -> None:
+def tune(models: Sequence[Path], cores: int, seconds: float, kept: Aim | None, batch_tokens: Sequence[int]) -> None:
     """Measures every form of the models in every way to share out the cores, for seconds each, and prints the table.
 
     Sizes of batches are tried in the fastest way of each form. What is best for each model at `kept`, if that is named,

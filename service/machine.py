@@ -150,7 +150,7 @@ def lower_thread_priority(niceness: int) -> None:
             os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + niceness)
 
 
-def make_room(connections: int, *, besides: int = 0) -> int:
+def make_room(connections: int, *, besides: int) -> int:
     """Raises the process's limit of descriptors; returns how many connections fit, at most `connections`.
 
     Without a descriptor clients are reset, and no line says why. `besides` are connections that are counted apart.

@@ -36,7 +36,7 @@ class Elimination:
 
 
 def eliminate(
-    gram: Tensor, weights: Tensor, *, blocks: int, size: int, together: int = 1, points: Sequence[int] = ()
+    gram: Tensor, weights: Tensor, *, blocks: int, size: int, together: int, points: Sequence[int]
 ) -> Elimination:
     """In which order blocks of inputs are best left out, if the rest is fitted again after each.
 
@@ -55,7 +55,7 @@ def eliminate(
         corners = inverse[inputs[:, :, None], inputs[:, None, :]]  # [blocks, size, size]
         of_blocks = weights[: blocks * size].view(blocks, size, -1)
         costs = (of_blocks * torch.linalg.solve(corners, of_blocks)).sum(dim=(1, 2)).masked_fill(is_gone, torch.inf)
-        most = min((point for point in (*points, blocks) if point > gone), default=blocks) - gone
+        most = min(point for point in (*points, blocks) if point > gone) - gone
         best = costs.argsort()[: min(together, most)]
         found.order.extend(best.tolist())
         found.costs.extend(costs[best].tolist())

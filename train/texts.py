@@ -105,7 +105,7 @@ def _rated(archive: ZipFile) -> Iterator[tuple[str, list[str]]]:
                 yield member.name, line.rstrip("\r").split("\t")
 
 
-def read_reviews(packages: Path | None = None) -> list[tuple[str, float]]:
+def read_reviews(packages: Path | None) -> list[tuple[str, float]]:
     """Sentences of film reviews, each with its mean rating from -4 to 4, out of the package of `opinions`.
 
     The package's file is in the folder, or downloaded without one; RunError if it cannot be, or is another.

@@ -51,7 +51,7 @@ class NoNginx(CannotMeasure):
     """nginx is not installed."""
 
 
-def configuration(port: int, replicas: Sequence[int], *, retry: bool = False, path: Path = CONFIG) -> str:
+def configuration(port: int, replicas: Sequence[int], *, retry: bool, path: Path) -> str:
     """The file as it stands, on these ports; raises `ValueError` if it lacks a name that must be replaced."""
     text = path.read_text()
     swaps = {"127.0.0.1:8000": f"127.0.0.1:{port}"}

@@ -36,7 +36,7 @@ SETTLE = 3.0  # seconds from the start of Prometheus to its first scrapes, and a
 
 def make_requests(artifact: Artifact) -> list[Request]:
     """Requests of every kind and to every kind of route; some are refused, some texts are cut."""
-    requests = mixed_requests(artifact, seed=0)
+    requests = mixed_requests(artifact)
     texts = load_texts("short", 40, seed=1)
     requests += [post("/v1/embeddings", {"input": text, "model": artifact.manifest.model}) for text in texts]
     requests += [post("/tokenize", {"inputs": text}) for text in texts]

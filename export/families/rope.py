@@ -83,7 +83,7 @@ def two_ropes(
     return far, near
 
 
-def read_rope(parameters: Mapping[str, Any], *, theta: object = None, positions: int | None = None) -> Rope:
+def read_rope(parameters: Mapping[str, Any], *, theta: object, positions: int | None = None) -> Rope:
     """Reads one entry of `rope_parameters`, as `transformers` writes it since release 5.
 
     `theta` is the base and `positions`, the longest text, is the original length where the entry does not say.

@@ -105,7 +105,7 @@ def own_share(own: Tensor, hidden: Tensor) -> Tensor:
     return share
 
 
-def output_parts(encoder: Encoder, hidden: Tensor, pooled_parts: Tensor, place: Tensor | None = None) -> Tensor:
+def output_parts(encoder: Encoder, hidden: Tensor, pooled_parts: Tensor, place: Tensor | None) -> Tensor:
     """Parts of the task's output, [N, D'].
 
     They are made of parts [N, D] of what pooling makes of `last_hidden_state [S, D]`, or of the token at `place`.

@@ -30,7 +30,7 @@ class OutputParts(NamedTuple):
 def decompose_output(
     encoder: Encoder,
     input_ids: Tensor,
-    token_type_ids: Tensor | None = None,
+    token_type_ids: Tensor | None,
     *,
     tokens: Tensor,
     place: Tensor | None = None,

@@ -148,7 +148,7 @@ class ConnectionSlots:
 
 
 def refusal_bytes(
-    error: ServiceError, *, shape: ErrorShape = OURS, headers: Sequence[tuple[bytes, bytes]] = (), closes: bool = True
+    error: ServiceError, *, shape: ErrorShape = OURS, headers: Sequence[tuple[bytes, bytes]], closes: bool = True
 ) -> bytes:
     """A whole HTTP/1.1 answer for what never became a request; `headers` are added to a refusal's usual ones."""
     body = orjson.dumps(shape.body(error))

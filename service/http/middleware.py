@@ -49,8 +49,8 @@ class RequestMiddleware:
     keys: KeyRing
     ports: HostAndPortPolicy
     early: EarlyRefusals
-    origins: CrossOriginPolicy | None = None
-    tracing: "OpenTelemetryTracing | None" = None
+    origins: CrossOriginPolicy | None
+    tracing: "OpenTelemetryTracing | None"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request; nothing is raised out of here."""

@@ -122,8 +122,8 @@ class EncodeCall:
     runner: Runner
     plan: EncodePlan
     names: InputNames
-    progress: Progress | None = None
-    role: TextRole = TextRole()  # noqa: RUF009 - frozen
+    progress: Progress | None
+    role: TextRole
 
     def __post_init__(self) -> None:
         self._encoded = empty_result(self.plan)

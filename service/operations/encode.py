@@ -121,7 +121,7 @@ async def run_plan(
     names: InputNames,
     as_safetensors: bool = False,
     adds_blocks: bool = False,
-    beside_bytes: int = 0,
+    beside_bytes: int,
 ) -> EncodeResult:
     """As `run`, of texts that are tokenised; `plan` says what to make of them."""
     runner, settings, metrics = services.runner(), services.settings, services.model.metrics

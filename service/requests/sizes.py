@@ -46,8 +46,8 @@ def check_sizes(
     axes: Sequence[Axes],
     settings: Settings,
     *,
-    block_floats: int = 0,
-    beside_bytes: int = 0,
+    block_floats: int,
+    beside_bytes: int,
 ) -> Sizes:
     """The size of the answer to texts of these lengths and axes of attention; TooLarge above a limit.
 

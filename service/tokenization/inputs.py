@@ -267,7 +267,7 @@ def refuse_truncated(tokenized: Sequence[TokenizedInput], names: InputNames) -> 
             )
 
 
-def refuse_empty(tokenized: Sequence[TokenizedInput], *, names: InputNames = INPUTS) -> None:
+def refuse_empty(tokenized: Sequence[TokenizedInput], *, names: InputNames) -> None:
     """Refuses (Invalid) a text that is no token at all, where a tokenizer adds none of its own: nothing to pool."""
     for index, item in enumerate(tokenized):
         if not len(item.input_ids):
