@@ -84,9 +84,6 @@ class ServerProcess:
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def is_running(self) -> bool:
-        return self._process.poll() is None
-
     def wait(self, limit: float = END_LIMIT) -> int:
         code = self._process.wait(limit)
         self._reader.join()
