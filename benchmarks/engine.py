@@ -34,7 +34,7 @@ from export.texts import TextBatch, graph_inputs
 from model.artifact import GRAPH, LAST_HIDDEN_STATE, PLAIN_GRAPH
 from model.config import EncoderConfig
 from model.encoder import Encoder
-from model.processor import vector_instructions
+from model.processor import BF16_INSTRUCTIONS, vector_instructions
 
 IntArray = NDArray[np.int64]
 LONGEST = 2048
@@ -62,7 +62,6 @@ NETWORKS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3-0.6b": ("qwen3", {**QWEN3, "vocab_size": 151_669, "hidden_size": 1024, "num_hidden_layers": 28}),
     "tiny": ("qwen3", {**QWEN3, **TINY}),
 }
-BF16_INSTRUCTIONS = {"amx_bf16", "avx512_bf16"}  # without them OpenVINO would compute in float32 under bf16's name
 GRAPH_NAME, TRANSFORMERS_NAME, ONNX_NAME = "the graph", "transformers", "transformers as ONNX"
 
 
@@ -170,7 +169,7 @@ def openvino_of(theirs: Any, texts: Sequence[IntArray]) -> Iterator[list[PeerPro
     if not texts:
         yield []
         return
-    precisions = ("f32", "bf16") if BF16_INSTRUCTIONS & set(vector_instructions()) else ("f32",)
+    precisions = ("f32", "bf16") if not BF16_INSTRUCTIONS.isdisjoint(vector_instructions()) else ("f32",)
     rows = [ids[0].tolist() for ids in texts]
     plans = {f"{len(row)} tokens": [[place]] for place, row in enumerate(rows)}
     with tempfile.TemporaryDirectory() as weights, ExitStack() as stack:

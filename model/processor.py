@@ -17,6 +17,7 @@ _VECTOR_INSTRUCTIONS = (
     *("amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni", "avx512f", "avx_vnni", "avx2", "avx"),
     *("sve2", "sve", "bf16", "i8mm", "asimddp", "asimd"),
 )
+BF16_INSTRUCTIONS = frozenset({"amx_bf16", "avx512_bf16"})  # else OpenVINO computes in float32 under bf16's name
 _NEEDS_NO_STEP = "avx2"
 _VECTOR = 4  # float32 numbers in a register of SSE and NEON
 

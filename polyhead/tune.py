@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 
 from export.errors import SourceError
 from model.artifact import OPENVINO, TOKENIZER, Artifact, Manifest
-from model.processor import processor_name, vector_instructions
+from model.processor import BF16_INSTRUCTIONS, processor_name, vector_instructions
 from polyhead.models import (
     DEFAULT_SAID,
     TWICE,
@@ -44,7 +44,6 @@ from service.machine import module_command, usable_cores
 from service.settings import BATCH_TOKENS
 
 Aim = Literal["throughput", "latency"]
-BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
 TEXTS = 512
 BUSY_CLIENT = 0.8  # of a core: above it, a layout's figure may be the client's
 NOISE = 0.03  # two runs of one layout differ by as much: among those so near, the one with fewest processes is taken
@@ -181,7 +180,7 @@ def forms(model: Path) -> list[Path]:
     wanted = [Wanted(named), Wanted(named, precision="int8")]
     if find_spec(OPENVINO) is not None:
         wanted.append(Wanted(named, engine=OPENVINO))
-        if not set(BF16_INSTRUCTIONS).isdisjoint(vector_instructions()):
+        if not BF16_INSTRUCTIONS.isdisjoint(vector_instructions()):
             wanted.append(Wanted(named, precision="bf16", engine=OPENVINO))
     made = []
     for form in wanted:
