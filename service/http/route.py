@@ -129,13 +129,14 @@ class Route:
     @property
     def failures(self) -> tuple[type[ServiceError], ...]:
         """Every failure that its entry in the document lists."""
-        return (
+        listed = (
             *((Unauthorized,) if self.needs_key else ()),
             *(_BODY_FAILURES if self.has_body else ()),
             InternalError,
             *(_QUEUE_FAILURES if self.is_queued else ()),
             *self.raises,
         )
+        return tuple(dict.fromkeys(listed))
 
     def error_shape_of(self, body: bytes) -> ErrorShape:
         """How a failure of a request with this body is written; looks for field names, valid JSON or not.

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from service.answers.answer import describe_item
 from service.answers.packing import SAFETENSORS_LAYOUT, serialize_in_pieces
 from service.context import context_of
-from service.errors import DeadlineExceeded
+from service.errors import DeadlineExceeded, NotFound, WrongTask
 from service.http.response import JSON, SAFETENSORS, compress, prefers_safetensors, respond
 from service.http.route import Route, answer_document
 from service.observability.stages import StageTimer
@@ -129,6 +129,7 @@ ROUTES = (
         is_queued=True,
         summary="Explain the similarity of two texts",
         answer=answer_document(ExplainAnswer | ExplainedScores, EXPLAIN_EXAMPLE),
+        raises=(NotFound, WrongTask),
     ),
     Route(
         "POST",

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers.scores import compare
+from service.errors import WrongTask
 from service.http.route import Route
 from service.inference.backend import Float32Array
 from service.requests.plan import choose_prompt
@@ -132,6 +133,7 @@ ROUTES = (
         "/similarity",
         answer_similarity,
         is_queued=True,
+        raises=(WrongTask,),
         body_error_shapes={"inputs": TEI},
         summary="Compare one text with many",
         answer=embeddings_document(SimilarityAnswer | list[float], EXAMPLE),

@@ -229,7 +229,7 @@ ROUTES = (
         answer_heads,
         summary="The head report",
         answer=answer_document(HeadReport),
-        raises=(NotFound, NotReady),
+        raises=(NotFound, ModelNotFound, NotReady),
     ),
     _probe(
         "/healthz", answer_healthz, summary="Does the process live?", answer=answer_document(Status, {"status": "ok"})

@@ -87,6 +87,7 @@ def test_every_failure_in_the_document_has_the_body_of_its_api_and_examples(docu
                 for code, example in content["examples"].items():
                     failure = model.model_validate(example["value"])
                     assert not isinstance(failure, FailureAnswer) or failure.error.code == code
+                    assert response["description"].count(example["summary"]) == 1, (path, status)
                 assert ("Retry-After" in response.get("headers", {})) == (status in ("429", "503"))
 
 

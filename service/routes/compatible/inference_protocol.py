@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from service.answers.packing import bytes_of, serialize_in_pieces
 from service.context import Share, context_of
-from service.errors import Invalid, MalformedBody, ModelNotFound, NotReady, TooLarge, UnsupportedMedia
+from service.errors import Invalid, MalformedBody, ModelNotFound, NotReady, TooLarge, UnsupportedMedia, WrongTask
 from service.http.body import check_accept, check_structure, read_body
 from service.http.response import JSON, respond
 from service.http.route import Route, answer_document
@@ -383,7 +383,7 @@ ROUTES = (
         is_queued=True,
         summary="Embeddings, as tensors",
         answer=answer_document(InferenceAnswer, EXAMPLE, HEADERS),
-        raises=(ModelNotFound,),
+        raises=(WrongTask,),
         parameters=(MODEL_IN_PATH,),
         request_body=REQUEST_BODY,
     ),
@@ -394,6 +394,10 @@ ROUTES = (
         answer=answer_document(ModelReady),
     ),
     _of_model(
-        "/v2/models/{model:path}", answer_model, summary="The model's tensors", answer=answer_document(ModelMetadata)
+        "/v2/models/{model:path}",
+        answer_model,
+        summary="The model's tensors",
+        answer=answer_document(ModelMetadata),
+        raises=(NotReady, ModelNotFound, WrongTask),
     ),
 )

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from model.artifact import Manifest
 from service.context import context_of
-from service.errors import Invalid, ModelNotFound, NotReady
+from service.errors import Invalid, ModelNotFound, NotReady, WrongTask
 from service.http.response import JSON
 from service.http.route import Route, answer_document
 from service.operations.encode import offload
@@ -310,6 +310,7 @@ ROUTES = (
         "/v1/embeddings",
         answer_embeddings,
         is_queued=True,
+        raises=(WrongTask,),
         error_shape=JINA,  # OpenAI's, and `detail` for Jina's clients
         summary="Embeddings, as OpenAI's",
         answer=EMBEDDINGS,
@@ -332,7 +333,13 @@ ROUTES = (
         parameters=(model_in_path("may hold slashes"),),
     ),
     _infinity(
-        "POST", "/embeddings", answer_infinity, is_queued=True, summary="Embeddings, as Infinity's", answer=EMBEDDINGS
+        "POST",
+        "/embeddings",
+        answer_infinity,
+        is_queued=True,
+        raises=(WrongTask,),
+        summary="Embeddings, as Infinity's",
+        answer=EMBEDDINGS,
     ),
     _infinity(
         "GET",

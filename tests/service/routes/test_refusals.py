@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from service.app import ROUTES
+from service.http.openapi import make_document
 from tests.service.conftest import Serve, Served, bodies
 from tests.service.fake_engine import CLS, HIDDEN_SIZE, SEP, write_fake_artifact
 from tests.service.routes.compatible.test_inference_protocol import tensor
 from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import LONGEST
 
+DOCUMENT = make_document(ROUTES)
 OF_VECTORS = ("/v1/embeddings", "/embed", "/embeddings", "/similarity", "/v2/embed")
 WRONG_TASK = "drawn is served here for classification"
 LONG = "dog " * 40
@@ -381,6 +384,9 @@ def test_a_mistake_is_refused_by_name(
     answer = response.json()
     error = answer.get("error", answer.get("message"))
     message = error if isinstance(error, str) else error["message"]
+    documented = DOCUMENT["paths"][re.sub("models/.+(?=/)", "models/{model}", path)]["post"]["responses"]
+    code = "wrong_task" if "is served here for" in message else isinstance(error, dict) and error["code"]
+    assert not code or code in documented[str(response.status_code)]["content"]["application/json"]["examples"]
     assert words in message
     assert len(said := message.split("; ")) == len({*said}), "each problem once"
     assert "/v2/models" not in path or answer.keys() == {"error"}
