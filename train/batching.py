@@ -12,8 +12,9 @@ from torch.nn.utils.rnn import pad_sequence
 from train.parallel import generator_of
 
 POOL = 32  # batches that are sorted by length together: little padding, and batch mates that differ from epoch to epoch
-RELATED_POOL = 100  # batches among whose texts related ones are looked for
-RELATED = 8  # texts of a group of related ones
+PART = 2000  # batches of an epoch among whose texts near ones are looked for
+NEAREST = 8  # texts of which one becomes a text's mate
+WITH_MATE = 3 / 8  # share of a batch's texts that have a mate; as many are the mates
 EVEN = 64  # tokens; 32 of a batch are left out on average
 EVEN_FROM = 512  # tokens of a batch; of a smaller one too large a share would be left out
 SHORTEST = 3  # tokens that a cut leaves of a text
@@ -101,22 +102,29 @@ def epoch_batches(lengths: Sequence[int], batch_size: int, *, seed: int, epoch: 
     return [made[index] for index in shuffled]
 
 
-def related_batches(batches: Sequence[Sequence[int]], vectors: Tensor) -> list[list[int]]:
-    """The same places in other batches, of groups that are near to each other; similarities of near texts are learned.
+def mates_in(batch_size: int) -> int:
+    """How many texts of a batch have a mate."""
+    return int(WITH_MATE * batch_size)
 
-    All batches have as many places; the vectors, of length 1, are theirs in this order.
+
+def with_mates(batches: Sequence[Sequence[int]], vectors: Tensor) -> list[list[int]]:
+    """The same batches, each beginning with pairs of near texts: a text of its own, and one of those nearest to it.
+
+    As many of a batch's last texts are left out. The vectors, of length 1, are of all texts in the order of `batches`.
     """
-    places = [place for batch in batches for place in batch]
-    is_left, order = torch.ones(len(places), dtype=torch.bool), []
-    for first in range(len(places)):
-        if is_left[first]:
-            nearness = (vectors @ vectors[first]).masked_fill(~is_left, -torch.inf)
-            nearness[first] = torch.inf
-            group = nearness.topk(min(RELATED, int(is_left.sum()))).indices
-            is_left[group] = False
-            order += [places[index] for index in group.tolist()]
-    size = len(batches[0])
-    return [order[start : start + size] for start in range(0, len(order), size)]
+    places = torch.tensor([place for batch in batches for place in batch])
+    made, start = [], 0
+    for batch in batches:
+        paired = mates_in(len(batch))
+        rows = torch.arange(start, start + paired)
+        nearness = vectors[rows] @ vectors.T
+        nearness[torch.arange(paired), rows] = -torch.inf  # itself
+        nearest = nearness.topk(min(NEAREST, len(places) - 1)).indices
+        mates = nearest[torch.arange(paired), places[rows] % nearest.shape[1]]
+        pairs = torch.stack([places[rows], places[mates]], dim=1)
+        made.append([*pairs.flatten().tolist(), *batch[paired : len(batch) - paired]])
+        start += len(batch)
+    return made
 
 
 def as_running_text(texts: Sequence[str], share: float, seed: int) -> list[str]:

@@ -18,7 +18,16 @@ from torch.nn.utils.rnn import pad_sequence
 from export.checkpoint import Checkpoint
 from model.encoder import Encoder
 from model.packing import real_tokens
-from train.batching import TokenBatch, TokenIds, as_running_text, ordinary_tokens, substitute, tokenize_texts
+from train.batching import (
+    TokenBatch,
+    TokenIds,
+    as_running_text,
+    mates_in,
+    ordinary_tokens,
+    substitute,
+    tokenize_texts,
+    with_mates,
+)
 from train.commands import Weights
 from train.data import Texts
 from train.embedding import cosine_figures, embed_ids, encoder_layers, layer_outputs, run
@@ -67,11 +76,12 @@ class Distillation(Recipe):
         self.expected = embed_ids(self.teacher, self.held_out, self.device)
         self.described = {**material.described, **described, "distillation": asdict(weights)}
 
-    def vectors(self, places: Sequence[int]) -> Tensor | None:
-        """The teacher's."""
-        if not self.weights.related:
-            return None
-        return embed_ids(self.teacher, TokenIds([self.tokens.ids[place] for place in places]), self.device)
+    def arranged(self, batches: Sequence[list[int]]) -> Sequence[list[int]]:
+        """With pairs of texts that are near to each other by the teacher, where their similarity is learned."""
+        if not self.weights.near_weight:
+            return batches
+        ids = [self.tokens.ids[place] for batch in batches for place in batch]
+        return with_mates(batches, embed_ids(self.teacher, TokenIds(ids), self.device))
 
     def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
         """The gradient of the distillation loss."""
@@ -97,6 +107,8 @@ class Distillation(Recipe):
             found = run(self.encoder, batch, head_gates).float()
         found, target = (self.processes.gather(vectors, texts) for vectors in (found, target))
         loss = cosine_loss(found, target) + self.weights.similarity_weight * similarity_loss(found, target)
+        if self.weights.near_weight:
+            loss = loss + self.weights.near_weight * share * near_loss(found, target, mates_in(texts))
         if self.weights.hidden_weight and len(self.layers):
             matched = [expected[layer] for layer in self.layers]
             loss = loss + self.weights.hidden_weight * (1 - share) * hidden_loss(hidden, matched, self.processes.total)
@@ -119,6 +131,18 @@ def similarity_loss(student: Tensor, teacher: Tensor) -> Tensor:
     """Mean squared difference of the cosines between the texts of a batch, [B, D] each."""
     own, whole = normalize(student, dim=-1), normalize(teacher, dim=-1)
     return ((own @ own.T - whole @ whole.T) ** 2).mean()
+
+
+def near_loss(student: Tensor, teacher: Tensor, pairs: int) -> Tensor:
+    """Mean squared difference of the cosines within each pair, [B, D] each, of which the first 2 `pairs` are pairs.
+
+    0 without a pair.
+    """
+    own, whole = (
+        (rows[: 2 * pairs : 2] * rows[1 : 2 * pairs : 2]).sum(dim=-1)
+        for rows in (normalize(student, dim=-1), normalize(teacher, dim=-1))
+    )
+    return ((own - whole) ** 2).sum() / max(1, pairs)
 
 
 def hidden_loss(

@@ -28,7 +28,7 @@ from tqdm import tqdm
 from export.checkpoint import Checkpoint
 from export.pruning.picture import Line, Panel, draw_panels, plain
 from model.encoder import Encoder
-from train.batching import RELATED_POOL, epoch_batches, related_batches
+from train.batching import PART, epoch_batches
 from train.errors import Diverged, RunError
 from train.folder import complete_network, load_checkpoint, require_folder, save_checkpoint, write_network, write_record
 from train.optimizer import make_optimizer
@@ -65,10 +65,9 @@ class Recipe(ABC):
     def evaluate(self) -> dict[str, float]:
         """Figures of the network as it stands, on examples that are not trained on."""
 
-    def vectors(self, places: Sequence[int]) -> Tensor | None:
-        """Vectors of length 1 of some examples, if those that are near to each other are to share batches."""
-        del places
-        return None
+    def arranged(self, batches: Sequence[list[int]]) -> Sequence[list[int]]:
+        """Some batches of an epoch with other examples, or in another order, where a recipe wants that."""
+        return batches
 
     def network(self) -> Encoder:
         """The network that is written and judged, as it stands."""
@@ -129,8 +128,7 @@ def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -
     recipe.processes = processes
     optimizer = make_optimizer(recipe.module, recipe.encoder, recipe.rate_factors, settings)
     progress = _resume(recipe, optimizer, settings) if settings.resume else Progress()
-    per_epoch, batch_of = _batches(recipe, settings)
-    steps = max(1, round(settings.epochs * per_epoch))
+    steps, batch_of = _batches(recipe, settings)
     judged = {round(steps * (index + 1) / settings.evaluations) for index in range(settings.evaluations)}
     saved = time.monotonic()
     shown: dict[str, Any] = {"desc": recipe.command, "unit": "step", "disable": not processes.is_first}
@@ -189,25 +187,25 @@ def noted_endings() -> Iterator[list[int]]:
 
 
 def _batches(recipe: Recipe, settings: RunSettings) -> tuple[int, Callable[[int], list[int]]]:
-    """The number of batches of an epoch, and a function that tells the places of a step's batch."""
+    """The number of steps, and a function that tells the places of a step's batch."""
 
     @lru_cache(1)
     def epoch_of(epoch: int) -> list[list[int]]:
         return epoch_batches(recipe.lengths, settings.batch_size, seed=settings.seed, epoch=epoch)
 
     @lru_cache(1)
-    def pool_of(epoch: int, first: int) -> list[list[int]]:
-        batches = epoch_of(epoch)[first : first + RELATED_POOL]
-        vectors = recipe.vectors([place for batch in batches for place in batch])
-        return batches if vectors is None else related_batches(batches, vectors)
+    def part_of(epoch: int, first: int) -> Sequence[list[int]]:
+        with _precision(settings):
+            return recipe.arranged(epoch_of(epoch)[first : min(first + PART, steps - epoch * per_epoch)])
 
     per_epoch = len(epoch_of(0))
+    steps = max(1, round(settings.epochs * per_epoch))
 
     def batch_of(step: int) -> list[int]:
         epoch, index = divmod(step, per_epoch)
-        return pool_of(epoch, index - index % RELATED_POOL)[index % RELATED_POOL]
+        return part_of(epoch, index - index % PART)[index % PART]
 
-    return per_epoch, batch_of
+    return steps, batch_of
 
 
 def _take_step(

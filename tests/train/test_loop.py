@@ -76,12 +76,12 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return read_back(folder).encoder.state_dict()
 
 
-@pytest.mark.parametrize(("optimizer", "related"), [("adamw", False), ("muon", True)])
+@pytest.mark.parametrize(("optimizer", "near"), [("adamw", 0.0), ("muon", 20.0)])
 def test_a_resumed_run_ends_in_the_bits_of_an_uninterrupted_one(
-    optimizer: OptimizerName, related: bool, settings: HealSettings, run: RunSettings, tiny_folder: Path
+    optimizer: OptimizerName, near: float, settings: HealSettings, run: RunSettings, tiny_folder: Path
 ) -> None:
     run = replace(run, optimizer=optimizer)
-    settings = replace(settings, weights=replace(settings.weights, related=related))
+    settings = replace(settings, weights=replace(settings.weights, near_weight=near))
     whole = replace(run, output=run.output.with_name("whole"))
     loop.train(Heal(settings, whole), whole)
     interrupted(Heal, settings, run)
