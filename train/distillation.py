@@ -81,7 +81,8 @@ class Distillation(Recipe):
         if not self.weights.near_weight:
             return batches
         ids = [self.tokens.ids[place] for batch in batches for place in batch]
-        return with_mates(batches, embed_ids(self.teacher, TokenIds(ids), self.device))
+        shown = "looking for near texts" if self.processes.is_first else None
+        return with_mates(batches, embed_ids(self.teacher, TokenIds(ids), self.device, shown=shown))
 
     def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
         """The gradient of the distillation loss."""
