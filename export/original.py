@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers.models import Unigram
 from torch import Tensor
 
 from export.checkpoint import RENAMED, Checkpoint
@@ -25,6 +26,7 @@ from export.errors import ParityError
 from export.modules import ROUTER, find_network, read_modules
 from export.sources import COLBERT_LAYER, read_json
 from export.tasks import yes_no
+from export.tokenizer import FLAGGED_KINDS, FLAGS, UNIGRAM_KINDS, load_tokenizer, read_settings
 from model.config import EncoderConfig
 from model.config_parts import MultiVectorSettings, Task
 from model.encoder import EncoderOutput
@@ -161,6 +163,33 @@ def _foreign(checkpoint: Checkpoint, folder: Path) -> str:
 
 
 def _load(checkpoint: Checkpoint, folder: Path) -> Original:
+    original = _load_library(checkpoint, folder)
+    if original.tokenizer is not None:
+        _read_as_release_4(original.tokenizer, find_network(folder))
+    return original
+
+
+def _read_as_release_4(tokenizer: Any, network: Path) -> None:
+    """Gives the library's tokenizer what release 4 read from a folder and release 5 leaves out.
+
+    That is tokenizer.json's normaliser of SentencePiece's pieces, in whose place classes such as DeBERTa's put one of
+    their own, and `add_bos_token` and `add_eos_token` of tokenizer_config.json.
+    """
+    made, file = getattr(tokenizer, "backend_tokenizer", None), network / "tokenizer.json"
+    if made is None or not file.is_file():
+        return
+    settings, kind = read_settings(network)
+    stored = load_tokenizer(file)
+    if isinstance(made.model, Unigram) and isinstance(stored.model, Unigram):
+        made.normalizer = stored.normalizer
+        if kind not in UNIGRAM_KINDS:
+            made.pre_tokenizer = stored.pre_tokenizer
+    if kind in FLAGGED_KINDS and FLAGS.keys() & settings.keys():
+        for name, default in FLAGS.items():
+            setattr(tokenizer, name, settings.get(name, default))
+
+
+def _load_library(checkpoint: Checkpoint, folder: Path) -> Original:
     import sentence_transformers  # noqa: PLC0415 - seconds to import, and an extra
     import transformers  # noqa: PLC0415
 

@@ -3,6 +3,9 @@
 A stored tokenizer.json carries the truncation and padding of whoever saved it last (128 tokens in all-MiniLM-L6-v2,
 whose limit is 256); the service does both itself. If tokenizer_config.json says otherwise, tokenizer.json is overruled
 as `transformers` overrules it: its classes for BERT and RoBERTa set what they are told, or their defaults, over it.
+Llama's and Gemma's put tokens around a text by `add_bos_token` and `add_eos_token`. Release 5 neither reads nor writes
+these beside a tokenizer.json, so files that have them are older, and mean them: e5-mistral-7b-instruct pools a `</s>`
+that its tokenizer.json does not add.
 
 Of the files that came before tokenizer.json, vocab.txt becomes BERT's WordPiece, and vocab.json with merges.txt
 RoBERTa's byte-level BPE. A sentencepiece.bpe.model holds rules that only SentencePiece's own library reads.
@@ -41,6 +44,8 @@ SPECIAL: Mapping[str, Mapping[str, str]] = {  # tokens of a class by role, where
 }
 TAKES_SPACE = ("mpnet", "camembert")  # their mask token includes the space before it, unless it is given with flags
 RARE = "\ua66e"  # in few vocabularies, so that it becomes the unknown token
+FLAGGED_KINDS = ("llama", "codellama", "gemma")  # classes of `transformers` 4 that read these flags, by their defaults
+FLAGS: Mapping[str, bool] = {"add_bos_token": True, "add_eos_token": False}
 AS_THEY_STAND = ("modernbert",)  # networks whose tokenizer.json `transformers` uses unchanged
 SAVE_FAST = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of `transformers` writes one"
 
@@ -93,7 +98,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 def _overrule(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     """The tokenizer as its class in `transformers` sets it up."""
-    settings, kind = _read_settings(folder)
+    settings, kind = read_settings(folder)
     refuse_added_tokens(folder, settings, {token.content for token in tokenizer.get_added_tokens_decoder().values()})
     if settings.get("split_special_tokens"):
         raise UnsupportedModel(f"{folder}: split_special_tokens is not supported: special tokens in a text stay whole")
@@ -117,6 +122,8 @@ def _overrule(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     for token in named.values():  # one that is held as a piece stays whole; one that is no piece has no embedding
         if token.content not in known and tokenizer.token_to_id(token.content) is not None:
             tokenizer.add_special_tokens([token])
+    if kind in FLAGGED_KINDS and FLAGS.keys() & settings.keys():
+        _surround(tokenizer, settings, named, folder)
     _require_ends(tokenizer, kind, named, folder)
     return tokenizer
 
@@ -135,6 +142,24 @@ def _named_tokens(kind: str, settings: Mapping[str, Any], folder: Path) -> dict[
             flags = {name: value for name, value in token.items() if name != "__type"}
             named[role] = AddedToken(**{**flags, "special": True})
     return named
+
+
+def _surround(tokenizer: Tokenizer, settings: Mapping[str, Any], named: Mapping[str, AddedToken], folder: Path) -> None:
+    """Puts the tokens around a text, and around each of a pair, that `FLAGS` ask for."""
+    wanted = [role for role, flag in zip(("bos", "eos"), FLAGS, strict=True) if settings.get(flag, FLAGS[flag])]
+    ids = {role: tokenizer.token_to_id(named[role].content) if role in named else None for role in wanted}
+    if missing := [role for role in wanted if ids[role] is None]:
+        raise SourceError(
+            f"{folder}: tokenizer_config.json asks for add_{missing[0]}_token, and tokenizer.json has no such token"
+        )
+    if tokenizer.encode("").ids == [ids[role] for role in wanted]:
+        return
+    first, last = ([named[role].content] if role in wanted else [] for role in ("bos", "eos"))
+    tokenizer.post_processor = TemplateProcessing(
+        single=[*first, "$A", *last],
+        pair=[*first, "$A", *last, *(f"{token}:1" for token in first), "$B:1", *(f"{token}:1" for token in last)],
+        special_tokens=[(named[role].content, ids[role]) for role in wanted],
+    )
 
 
 def _require_ends(tokenizer: Tokenizer, kind: str, named: Mapping[str, AddedToken], folder: Path) -> None:
@@ -173,7 +198,7 @@ def build_tokenizer(folder: Path) -> Tokenizer:
     Raises:
         SourceError: no vocabulary, one of another kind, or one that does not hold what the tokenizer needs.
     """
-    settings, kind = _read_settings(folder)
+    settings, kind = read_settings(folder)
     present = {path.name for path in folder.iterdir()}
     if kind in WORDPIECE_KINDS and present.issuperset(WORDPIECE):
         tokenizer, special = _wordpiece(folder, settings)
@@ -190,7 +215,7 @@ def build_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def _read_settings(folder: Path) -> tuple[dict[str, Any], str]:
+def read_settings(folder: Path) -> tuple[dict[str, Any], str]:
     """tokenizer_config.json, and the kind of tokenizer.
 
     That is `bert` of BertTokenizer or BertTokenizerFast, where a file names a class; else the network's own type.
@@ -274,7 +299,7 @@ def prepare_pairs(tokenizer: Tokenizer, folder: Path, *, types: int) -> tuple[To
     Raises:
         UnsupportedModel: its class in `transformers` makes other pairs.
     """
-    settings, kind = _read_settings(folder)
+    settings, kind = read_settings(folder)
     _require_template(tokenizer, kind, folder)
     named = settings.get("model_input_names")
     gives_types = "token_type_ids" in named if isinstance(named, list) else kind in GIVE_TYPES

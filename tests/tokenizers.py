@@ -98,10 +98,9 @@ def unigram() -> Tokenizer:
 
 @cache
 def deberta() -> Tokenizer:
-    """DeBERTa v3's: SentencePiece pieces, with BERT's special tokens."""
+    """DeBERTa v3's, as `transformers` 4 converts it: SentencePiece pieces, with BERT's special tokens."""
     made = Tokenizer(models.Unigram())
-    spaces = normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")
-    made.normalizer = normalizers.Sequence([spaces, normalizers.NFC(), normalizers.Strip(left=False)])
+    made.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")])
     made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace()])
     made.decoder = decoders.Metaspace()
     _learn_pieces(made, BERT_TOKENS, unknown="[UNK]")
@@ -187,6 +186,12 @@ def gemma() -> Tokenizer:
 
 
 @cache
+def mistral() -> Tokenizer:
+    """e5-mistral's: made as Gemma's, and its file adds no token behind a text."""
+    return _surrounded(Tokenizer.from_str(gemma().to_str()), "<bos> $A", "<bos> $A <bos> $B")
+
+
+@cache
 def t5() -> Tokenizer:
     """T5's: SentencePiece pieces, one token behind a text."""
     made = Tokenizer(models.Unigram())
@@ -206,5 +211,6 @@ TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = {
     "llama3": llama3,
     "qwen-chat": qwen_chat,
     "gemma": gemma,
+    "mistral": mistral,
     "t5": t5,
 }

@@ -9,17 +9,19 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Lowercase
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import export.original
 from export.cli import main
-from export.errors import ParityError
+from export.errors import ParityError, SourceError
 from export.original import FIGURES, compare_with_original, describe
 from export.sources import read_json
+from export.tokenizer import FLAGS
 from model.artifact import Artifact
 from tests.export.conftest import change_json, write_json
 from tests.family_models import NAMED, draw, read, save
 from tests.task_artifacts import TaskArtifact
+from tests.tokenizers import TOKENIZERS
 from tests.yes_no import build
 
 TOLERANCE = 1e-5
@@ -88,6 +90,49 @@ def test_other_tokens_are_refused(bert_folder: Path) -> None:
     checkpoint.tokenizer.normalizer = Lowercase()
     with pytest.raises(ParityError, match="the original's tokenizer gives .*: its class overrules tokenizer.json"):
         compare_with_original(checkpoint, bert_folder)
+
+
+def _saved(family: str, folder: Path, tokenizer: str) -> Path:
+    model = replace(NAMED[family], tokenizer=tokenizer)
+    return save(draw(model), model, folder / family)
+
+
+@pytest.mark.parametrize("flags", [(None, True), (True, True), (False, True), (True, False), (None, None)])
+@pytest.mark.parametrize("kind", ["mistral", "gemma"])
+def test_tokens_around_a_text_are_those_that_tokenizer_config_asks_for(
+    kind: str, flags: tuple[bool | None, bool | None], tmp_path: Path
+) -> None:
+    """Release 5 of the library reads the flags when they are set, and not from a folder with a tokenizer.json."""
+    folder = _saved("mistral", tmp_path, kind)
+    given = {name: flag for name, flag in zip(FLAGS, flags, strict=True) if flag is not None}
+    named = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer", **named, **given})
+    expected = AutoTokenizer.from_pretrained(folder)
+    for name, flag in {**FLAGS, **given}.items() if given else ():
+        setattr(expected, name, flag)
+    checkpoint = read(folder)
+    for text in ("", "a cat", "a <eos> b"):
+        assert checkpoint.tokenizer.encode(text).ids == expected(text)["input_ids"]
+    assert checkpoint.tokenizer.encode("a", "b").ids == expected("a", "b")["input_ids"]
+    assert not {"tokens", "answer"} & compare_with_original(checkpoint, folder).keys()
+
+
+def test_a_token_that_is_asked_for_has_to_be_there(tmp_path: Path) -> None:
+    folder = _saved("mistral", tmp_path, "mistral")
+    settings = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<bos>", "add_eos_token": True}
+    write_json(folder / "tokenizer_config.json", settings)
+    with pytest.raises(SourceError, match="asks for add_eos_token, and tokenizer.json has no such token"):
+        read(folder)
+
+
+def test_a_normaliser_that_release_4_wrote_is_kept(tmp_path: Path) -> None:
+    folder, tokenizer = _saved("deberta", tmp_path, "deberta"), TOKENIZERS["deberta"]()
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "DebertaV2Tokenizer", "unk_token": "[UNK]"})
+    checkpoint = read(folder)
+    text = " the  cat\tsat "
+    assert checkpoint.tokenizer.encode(text).ids == tokenizer.encode(text).ids
+    assert AutoTokenizer.from_pretrained(folder)(text)["input_ids"] != tokenizer.encode(text).ids
+    assert not {"tokens", "answer"} & compare_with_original(checkpoint, folder).keys()
 
 
 def test_other_token_types_of_a_pair_are_refused(tmp_path: Path) -> None:
