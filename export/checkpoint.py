@@ -15,7 +15,16 @@ from export.adapters import hash_adapter, merge_adapter, require_chosen
 from export.errors import SourceError, UnsupportedModel
 from export.families.bert import ALBERT, BERT, DISTILBERT, ELECTRA
 from export.families.deberta import DEBERTA
-from export.families.decoder import EUROBERT, JINA_V5, LLAMA, MISTRAL, QWEN2, QWEN3
+from export.families.decoder import (
+    EUROBERT,
+    JINA_V5,
+    LLAMA,
+    LLAMA_BIDIRECTIONAL,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    QWEN3_BIDIRECTIONAL,
+)
 from export.families.family import Family, refuse_remote_code
 from export.families.gemma import GEMMA2, GEMMA3, text_settings
 from export.families.gte import GTE, JINA_BERT, NOMIC_BERT
@@ -30,7 +39,7 @@ from export.tasks import yes_no
 from export.tasks.registry import read_task_layers
 from export.tasks.sparse import read_query_weights
 from export.tasks.vectors import read_token_outputs
-from export.tokenizer import prepare_pairs, read_tokenizer, without_trailing
+from export.tokenizer import prepare_pairs, read_tokenizer, refuse_own_code, without_trailing
 from export.weights import read_weights
 from model.artifact import COSINE, DOT, MANIFEST, Defaults, PairWording, Source, hash_file
 from model.config import EncoderConfig, Pooling
@@ -41,7 +50,20 @@ FAMILIES: Mapping[str, Family] = {
     model_type: family
     for family in (
         *(ALBERT, BERT, DEBERTA, DISTILBERT, ELECTRA, EUROBERT, GEMMA2, GEMMA3, GTE, JINA_BERT, JINA_V3, JINA_V5[True]),
-        *(LLAMA, MISTRAL, MODERNBERT, MPNET, NOMIC_BERT, POLYHEAD, QWEN2, QWEN3, ROBERTA, STATIC, T5),
+        *(
+            LLAMA,
+            LLAMA_BIDIRECTIONAL,
+            MISTRAL,
+            MODERNBERT,
+            MPNET,
+            NOMIC_BERT,
+            POLYHEAD,
+            QWEN2,
+            QWEN3,
+            ROBERTA,
+            STATIC,
+            T5,
+        ),
     )
     for model_type in family.model_types
 }
@@ -120,6 +142,7 @@ def read_checkpoint(
     require_chosen(pipeline.transformer, adapter)
     encoder, described, sha256 = _read_network(folder, pipeline, task, adapter, compared=compared)
     config = encoder.config
+    refuse_own_code(pipeline.transformer, compared=compared)
     tokenizer, stated, pairs, wording = _read_words(pipeline, described, config, instruction)
     limit = config.max_positions
     longest = min(stated or limit, limit) if max_length is None else max_length
@@ -320,16 +343,23 @@ def build_encoder(config: EncoderConfig, state: Mapping[str, Tensor]) -> Encoder
     return encoder.share_weights().eval().requires_grad_(False)
 
 
+def find_family(described: Mapping[str, Any]) -> Family | None:
+    """The family of a config.json, by its `model_type`, or by positions and names of a model's own code; or None."""
+    own = described.get("auto_map") or {}
+    code, network = (str(own.get(name)).rpartition(".")[-1] for name in ("AutoConfig", "AutoModel"))
+    kind = str(described.get("model_type") or code)
+    if kind in JINA_V5[False].model_types and described.get("is_decoder") is False:
+        return JINA_V5[False]
+    if kind in QWEN3.model_types and network.startswith(QWEN3_BIDIRECTIONAL.remote_classes):
+        return QWEN3_BIDIRECTIONAL
+    return RENAMED.get((kind, str(described.get("position_embedding_type")))) or FAMILIES.get(kind)
+
+
 def _read_config(
     described: Mapping[str, Any], pipeline: Pipeline, *, compared: bool
 ) -> tuple[Family, dict[str, Any], EncoderConfig]:
     """The family that config.json names, its settings as `Family.settle` has them, and the network it describes."""
-    path = pipeline.transformer / "config.json"
-    code = str((described.get("auto_map") or {}).get("AutoConfig")).rpartition(".")[-1]
-    kind = str(described.get("model_type") or code)
-    family = RENAMED.get((kind, str(described.get("position_embedding_type")))) or FAMILIES.get(kind)
-    if kind in JINA_V5[False].model_types and described.get("is_decoder") is False:
-        family = JINA_V5[False]
+    path, family = pipeline.transformer / "config.json", find_family(described)
     if family is None:
         raise UnsupportedModel(
             f"{path} says model_type {described.get('model_type')!r}: this version knows {', '.join(FAMILIES)}"

@@ -26,7 +26,7 @@ from export.errors import ParityError
 from export.modules import ROUTER, find_network, read_modules
 from export.sources import COLBERT_LAYER, read_json
 from export.tasks import yes_no
-from export.tokenizer import FLAGGED_KINDS, FLAGS, UNIGRAM_KINDS, load_tokenizer, read_settings
+from export.tokenizer import FLAGGED, FLAGS, UNIGRAM_KINDS, load_tokenizer, read_settings
 from model.config import EncoderConfig
 from model.config_parts import MultiVectorSettings, Task
 from model.encoder import EncoderOutput
@@ -184,7 +184,7 @@ def _read_as_release_4(tokenizer: Any, network: Path) -> None:
         made.normalizer = stored.normalizer
         if kind not in UNIGRAM_KINDS:
             made.pre_tokenizer = stored.pre_tokenizer
-    if kind in FLAGGED_KINDS and FLAGS.keys() & settings.keys():
+    if kind in FLAGGED and FLAGS.keys() & settings.keys():
         for name, default in FLAGS.items():
             setattr(tokenizer, name, settings.get(name, default))
 

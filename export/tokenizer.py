@@ -43,9 +43,14 @@ SPECIAL: Mapping[str, Mapping[str, str]] = {  # tokens of a class by role, where
     "mpnet": ROBERTA_TOKENS | {"unk": "[UNK]"},
 }
 TAKES_SPACE = ("mpnet", "camembert")  # their mask token includes the space before it, unless it is given with flags
+OWN_CODE = ("bertjapanese", "bertweet", "phobert")  # `transformers` reads these by code of their own alone
 RARE = "\ua66e"  # in few vocabularies, so that it becomes the unknown token
-FLAGGED_KINDS = ("llama", "codellama", "gemma")  # classes of `transformers` 4 that read these flags, by their defaults
-FLAGS: Mapping[str, bool] = {"add_bos_token": True, "add_eos_token": False}
+FLAGGED: Mapping[str, tuple[str, str]] = {  # classes of `transformers` 4 that read these flags; their own tokens
+    **dict.fromkeys(("llama", "codellama"), ("<s>", "</s>")),
+    "gemma": ("<bos>", "<eos>"),
+}
+FLAGS: Mapping[str, bool] = {"add_bos_token": True, "add_eos_token": False}  # and their defaults
+ENDS = ("bos", "eos")
 AS_THEY_STAND = ("modernbert",)  # networks whose tokenizer.json `transformers` uses unchanged
 SAVE_FAST = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of `transformers` writes one"
 
@@ -122,8 +127,9 @@ def _overrule(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     for token in named.values():  # one that is held as a piece stays whole; one that is no piece has no embedding
         if token.content not in known and tokenizer.token_to_id(token.content) is not None:
             tokenizer.add_special_tokens([token])
-    if kind in FLAGGED_KINDS and FLAGS.keys() & settings.keys():
-        _surround(tokenizer, settings, named, folder)
+    if kind in FLAGGED and FLAGS.keys() & settings.keys():
+        own = {role: named[role].content if role in named else FLAGGED[kind][place] for place, role in enumerate(ENDS)}
+        _surround(tokenizer, settings, own, folder)
     _require_ends(tokenizer, kind, named, folder)
     return tokenizer
 
@@ -144,21 +150,22 @@ def _named_tokens(kind: str, settings: Mapping[str, Any], folder: Path) -> dict[
     return named
 
 
-def _surround(tokenizer: Tokenizer, settings: Mapping[str, Any], named: Mapping[str, AddedToken], folder: Path) -> None:
-    """Puts the tokens around a text, and around each of a pair, that `FLAGS` ask for."""
-    wanted = [role for role, flag in zip(("bos", "eos"), FLAGS, strict=True) if settings.get(flag, FLAGS[flag])]
-    ids = {role: tokenizer.token_to_id(named[role].content) if role in named else None for role in wanted}
-    if missing := [role for role in wanted if ids[role] is None]:
+def _surround(tokenizer: Tokenizer, settings: Mapping[str, Any], tokens: Mapping[str, str], folder: Path) -> None:
+    """Puts the tokens around a text, and around each of a pair, that `FLAGS` ask for; `tokens` are by role."""
+    wanted = {role: tokens[role] for role, flag in zip(ENDS, FLAGS, strict=True) if settings.get(flag, FLAGS[flag])}
+    ids = {role: tokenizer.token_to_id(token) for role, token in wanted.items()}
+    if missing := [role for role, index in ids.items() if index is None]:
         raise SourceError(
-            f"{folder}: tokenizer_config.json asks for add_{missing[0]}_token, and tokenizer.json has no such token"
+            f"{folder}: tokenizer_config.json asks for add_{missing[0]}_token, and tokenizer.json has no "
+            f"{wanted[missing[0]]}"
         )
-    if tokenizer.encode("").ids == [ids[role] for role in wanted]:
+    if tokenizer.encode("").ids == list(ids.values()):
         return
-    first, last = ([named[role].content] if role in wanted else [] for role in ("bos", "eos"))
+    first, last = ([wanted[role]] if role in wanted else [] for role in ENDS)
     tokenizer.post_processor = TemplateProcessing(
         single=[*first, "$A", *last],
         pair=[*first, "$A", *last, *(f"{token}:1" for token in first), "$B:1", *(f"{token}:1" for token in last)],
-        special_tokens=[(named[role].content, ids[role]) for role in wanted],
+        special_tokens=[(wanted[role], index) for role, index in ids.items()],
     )
 
 
@@ -166,7 +173,7 @@ def _require_ends(tokenizer: Tokenizer, kind: str, named: Mapping[str, AddedToke
     """Refuses a tokenizer.json that puts other tokens around a text than its class in `transformers` would."""
     if kind not in SPECIAL:
         return
-    roles = ("bos", "eos") if kind in UNIGRAM_KINDS else ("cls", "sep")
+    roles = ENDS if kind in UNIGRAM_KINDS else ("cls", "sep")
     expected = [named[role].content for role in roles]
     if (found := tokenizer.encode("").tokens) != expected:
         raise UnsupportedModel(
@@ -205,6 +212,10 @@ def build_tokenizer(folder: Path) -> Tokenizer:
     elif kind in BYTE_LEVEL_KINDS and present.issuperset(BYTE_LEVEL):
         tokenizer, special = _byte_level(folder, settings)
     else:
+        if kind in OWN_CODE:
+            raise SourceError(
+                f"{folder / 'tokenizer.json'} is missing, and a {kind} tokenizer is code of its own, which is never run"
+            )
         found = sorted(name for name in present if name.endswith((".model", ".spm", *WORDPIECE, *BYTE_LEVEL)))
         raise SourceError(
             f"{folder / 'tokenizer.json'} is missing, and a {kind} tokenizer cannot be made exactly of what else is "
@@ -225,6 +236,20 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], str]:
     named = settings.get("tokenizer_class") or config.get("tokenizer_class") or ""
     name = str(named).removesuffix("Fast").removesuffix("Tokenizer")
     return settings, name.lower() or str(config.get("model_type"))
+
+
+def refuse_own_code(folder: Path, *, compared: bool) -> None:
+    """Refuses a tokenizer.json beside a class that does not read it, unless its ids are `compared` with that class's.
+
+    Raises:
+        UnsupportedModel: names the class.
+    """
+    _, kind = read_settings(folder)
+    if kind in OWN_CODE and not compared:
+        raise UnsupportedModel(
+            f"{folder}: a {kind} tokenizer is code of its own, and tokenizer.json may give other tokens: install the "
+            "extra `verify`, and what that code needs, so that both are compared"
+        )
 
 
 def _wordpiece(folder: Path, settings: Mapping[str, Any]) -> tuple[Tokenizer, list[AddedToken]]:

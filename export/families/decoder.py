@@ -3,7 +3,9 @@
 Norms before, RMSNorm, rotary positions, a gated feed-forward, keys and values that several query heads read.
 
 Qwen3 (Qwen3-Embedding, Qwen3-Reranker) is causal, with norms on queries and keys. The originals pad at the left;
-positions are relative, so padding at the right changes nothing. EuroBERT's layers see the whole text.
+positions are relative, so padding at the right changes nothing. EuroBERT's layers see the whole text, and so do Qwen3's
+and Llama's in code of a model's own: voyage-4-nano, which projects tokens before they are pooled (a mean, or one of
+them, may as well be projected itself), and llama-nemotron-embed-1b-v2.
 """
 
 from collections.abc import Mapping
@@ -25,6 +27,7 @@ from export.families.family import (
 )
 from export.families.rope import Rope, find_rope
 from model.config import EncoderConfig, Pooling
+from model.config_parts import Projection
 
 NAMES: Mapping[str, str] = {
     **{theirs: ours for theirs, ours in TRANSFORMERS_LAYER.items() if theirs.endswith("_proj")},
@@ -123,7 +126,7 @@ QWEN3 = Family(
         "sliding_window": REQUIRED,
         "layer_types": None,
     },
-    requires=WHOLE_ROTATION,
+    requires={**WHOLE_ROTATION, "use_bidirectional_attention": (False, None)},  # `transformers` reads is_causal
     names=NAMES,
     prefixes=PREFIXES,
     ignored=("lm_head.", "score."),
@@ -173,6 +176,41 @@ MISTRAL = replace(
     read_config=lambda config, pooling: _windowed(
         config, pooling, () if config["sliding_window"] is None else tuple(range(count_layers(config)))
     ),
+)
+
+SEES_ALL: Mapping[str, tuple[object, ...]] = {"is_causal": (False,), "use_bidirectional_attention": (True,)}
+
+
+def _read_qwen3_bidirectional(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+    projections: tuple[Projection, ...] = ()
+    if "num_labels" in config:
+        projections = (Projection(size=config["num_labels"], bias=False, activation="identity"),)
+        if pooling == "max":
+            raise UnsupportedModel("pooling max: tokens are projected first, so mean, cls or last is supported")
+    read = QWEN3.read_config({**config, "is_causal": False}, pooling)
+    return replace(read, projections=projections)
+
+
+QWEN3_BIDIRECTIONAL = replace(  # voyage-4-nano; only the name of its code tells it
+    QWEN3,
+    model_types=(),
+    requires={**WHOLE_ROTATION, **SEES_ALL},
+    names={**NAMES, "linear": "task_layers.projections.0"},
+    remote_classes=("Qwen3Bidirectional",),
+    classifier=None,
+    token_classifier=None,
+    read_config=_read_qwen3_bidirectional,
+)
+
+LLAMA_BIDIRECTIONAL = replace(  # llama-nemotron-embed-1b-v2
+    LLAMA,
+    model_types=("llama_bidirec",),
+    requires={**WHOLE_ROTATION, **SEES_ALL, "pooling": ("avg",)},
+    unread=("temperature",),
+    remote_classes=("LlamaBidirectional",),
+    classifier=None,
+    token_classifier=None,
+    read_config=lambda config, pooling: LLAMA.read_config({**config, "is_causal": False}, pooling),
 )
 
 EUROBERT_POOLINGS: Mapping[str, Pooling] = {"bos": "cls", "mean": "mean"}

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import export.original
 from export.cli import main
-from export.errors import ParityError, SourceError
+from export.errors import ParityError, SourceError, UnsupportedModel
 from export.original import FIGURES, compare_with_original, describe
 from export.sources import read_json
 from export.tokenizer import FLAGS
@@ -119,9 +119,9 @@ def test_tokens_around_a_text_are_those_that_tokenizer_config_asks_for(
 
 def test_a_token_that_is_asked_for_has_to_be_there(tmp_path: Path) -> None:
     folder = _saved("mistral", tmp_path, "mistral")
-    settings = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<bos>", "add_eos_token": True}
+    settings = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<bos>", "add_eos_token": True}  # its own is </s>
     write_json(folder / "tokenizer_config.json", settings)
-    with pytest.raises(SourceError, match="asks for add_eos_token, and tokenizer.json has no such token"):
+    with pytest.raises(SourceError, match="asks for add_eos_token, and tokenizer.json has no </s>"):
         read(folder)
 
 
@@ -133,6 +133,20 @@ def test_a_normaliser_that_release_4_wrote_is_kept(tmp_path: Path) -> None:
     assert checkpoint.tokenizer.encode(text).ids == tokenizer.encode(text).ids
     assert AutoTokenizer.from_pretrained(folder)(text)["input_ids"] != tokenizer.encode(text).ids
     assert not {"tokens", "answer"} & compare_with_original(checkpoint, folder).keys()
+
+
+@pytest.mark.parametrize("kind", ["BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer"])
+def test_a_tokenizer_of_its_own_code_has_to_be_compared(kind: str, tmp_path: Path) -> None:
+    folder = _saved("bert", tmp_path, "wordpiece")
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": kind})
+    with pytest.raises(
+        UnsupportedModel, match="tokenizer is code of its own, and tokenizer.json may give other tokens"
+    ):
+        read(folder)
+    assert read(folder, compared=True).tokenizer.get_vocab_size()
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(SourceError, match="tokenizer is code of its own, which is never run"):
+        read(folder, compared=True)
 
 
 def test_other_token_types_of_a_pair_are_refused(tmp_path: Path) -> None:

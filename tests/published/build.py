@@ -42,6 +42,7 @@ SMALL: Mapping[str, Callable[[Any], Any]] = {
     "pad_vocab_size_multiple": lambda _: 1,
     "embedding_size": lambda _: 12,
     "hidden_size_per_layer_input": lambda _: 12,
+    "num_labels": lambda _: WIDTH // 2,
     "embedding_dim": lambda _: 24,
     "per_layer_config": lambda _: {"03": {"head_dim": 16, "num_key_value_heads": 1}},
     "head_dim": lambda _: 12,

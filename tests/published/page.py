@@ -5,7 +5,8 @@ from pathlib import Path
 
 import torch
 
-from export.checkpoint import FAMILIES, RENAMED
+from export.checkpoint import find_family
+from export.late_interaction import STANFORD
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from tests.published.build import Published, table
@@ -45,7 +46,7 @@ def kind_of(row: Published) -> str:
     modules, architecture = str(row["modules"]), row["architecture"]
     if "--task sparse" in " ".join(row["options"] or ()) or "Splade" in modules or row["router"]:
         return "sparse"
-    if row["inline_dense"] or "PyLate" in modules:
+    if architecture == STANFORD or "PyLate" in modules:
         return "multi_vector"
     if ("CausalLM" in architecture and not row["modules"]) or "scores" in modules:
         return "reranker"
@@ -59,8 +60,7 @@ def kind_of(row: Published) -> str:
 def network(row: Published) -> EncoderConfig | None:
     """The network at its real size; None if it is not read."""
     config = row.config
-    kind = str(config.get("model_type")), str(config.get("position_embedding_type"))
-    family = RENAMED.get(kind) or FAMILIES.get(kind[0])
+    family = find_family(config)
     if family is None or row["result"] == "refused":
         return None
     said = {name: value for name, value in config.items() if name not in (row["left_out"] or ())}
