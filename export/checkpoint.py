@@ -13,7 +13,7 @@ from torch import Tensor
 
 from export.adapters import hash_adapter, merge_adapter, require_chosen
 from export.errors import SourceError, UnsupportedModel
-from export.families.bert import ALBERT, BERT, DISTILBERT, ELECTRA
+from export.families.bert import ALBERT, BERT, DISTILBERT, ELECTRA, ERNIE
 from export.families.deberta import DEBERTA
 from export.families.decoder import (
     EUROBERT,
@@ -49,7 +49,21 @@ from model.encoder import Encoder
 FAMILIES: Mapping[str, Family] = {
     model_type: family
     for family in (
-        *(ALBERT, BERT, DEBERTA, DISTILBERT, ELECTRA, EUROBERT, GEMMA2, GEMMA3, GTE, JINA_BERT, JINA_V3, JINA_V5[True]),
+        *(
+            ALBERT,
+            BERT,
+            DEBERTA,
+            DISTILBERT,
+            ELECTRA,
+            ERNIE,
+            EUROBERT,
+            GEMMA2,
+            GEMMA3,
+            GTE,
+            JINA_BERT,
+            JINA_V3,
+            JINA_V5[True],
+        ),
         *(
             LLAMA,
             LLAMA_BIDIRECTIONAL,

@@ -111,6 +111,8 @@ ONE_TERM: Mapping[str, Any] = {"pos_att_type": "c2p", "position_biased_input": T
 SEPARATE: Mapping[str, Any] = {"share_att_key": False, "position_buckets": -1, "norm_rel_ebd": "none"}
 MODELS = (
     FamilyModel("bert", "bert", SIZES),
+    FamilyModel("ernie", "ernie", {**SIZES, "type_vocab_size": 4, "use_task_id": True}),
+    FamilyModel("ernie-without-tasks", "ernie", SIZES),
     FamilyModel("roberta", "roberta", ROBERTA, "bpe"),
     FamilyModel("roberta-with-types", "roberta", {**ROBERTA, "type_vocab_size": 2, "pad_token_id": 0}, "bpe", 41),
     FamilyModel("xlm-roberta", "xlm-roberta", ROBERTA, "unigram"),

@@ -1,7 +1,8 @@
 """BERT and its kin: post-norm, learned absolute positions.
 
-BERT (MiniLM, BGE, E5, GTE) has token types. DistilBERT has none, no pooler, and names of its own. ELECTRA's embeddings
-may be narrower than the network. ALBERT's are, and its layers stand in groups of one weight.
+BERT (MiniLM, BGE, E5, GTE) has token types. ERNIE (text2vec-base-chinese-paraphrase) has types of tasks besides, and
+each token that of the first. DistilBERT has none, no pooler, and names of its own. ELECTRA's embeddings may be
+narrower than the network. ALBERT's are, and its layers stand in groups of one weight.
 """
 
 import re
@@ -114,6 +115,30 @@ BERT = Family(
     classifier=BERT_CLASSIFIER,
     masked_lm=BERT_MASKED_LM,
     read_config=read_bert,
+)
+
+
+TASK_TYPES, POSITIONS = "embeddings.task_type.weight", "embeddings.position.weight"
+
+
+def _finish_ernie(state: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Adds the row of the first task, which every token gets, to each position's."""
+    tasks = state.pop(TASK_TYPES, None)
+    if config["use_task_id"]:
+        if tasks is None:
+            raise KeyError(TASK_TYPES)
+        state[POSITIONS] = state[POSITIONS] + tasks[0]
+    return state
+
+
+ERNIE = replace(
+    BERT,
+    model_types=("ernie",),
+    settings={**BERT_SETTINGS, "use_task_id": False},
+    unread=("task_type_vocab_size",),  # the table is stored
+    names={**BERT_NAMES, "embeddings.task_type_embeddings": "embeddings.task_type"},
+    prefixes=("ernie.", "model."),
+    finish=_finish_ernie,
 )
 
 
