@@ -26,7 +26,7 @@ from export.errors import ParityError
 from export.modules import ROUTER, find_network, read_modules
 from export.sources import COLBERT_LAYER, read_json
 from export.tasks import yes_no
-from export.tokenizer import FLAGGED, FLAGS, UNIGRAM_KINDS, load_tokenizer, read_settings
+from export.tokenizer import AS_THEY_STAND, FLAGGED, FLAGS, UNIGRAM_KINDS, load_tokenizer, read_settings
 from model.config import EncoderConfig
 from model.config_parts import MultiVectorSettings, Task
 from model.encoder import EncoderOutput
@@ -176,7 +176,8 @@ def _read_as_release_4(tokenizer: Any, network: Path) -> None:
     their own, and `add_bos_token` and `add_eos_token` of tokenizer_config.json.
     """
     made, file = getattr(tokenizer, "backend_tokenizer", None), network / "tokenizer.json"
-    if made is None or not file.is_file():
+    described = read_json(network / "config.json", optional=True)
+    if made is None or not file.is_file() or described.get("model_type") in AS_THEY_STAND:
         return
     settings, kind = read_settings(network)
     stored = load_tokenizer(file)

@@ -117,6 +117,20 @@ def test_tokens_around_a_text_are_those_that_tokenizer_config_asks_for(
     assert not {"tokens", "answer"} & compare_with_original(checkpoint, folder).keys()
 
 
+def test_a_tokenizer_that_stands_as_it_is_has_the_tokens_of_its_file(tmp_path: Path) -> None:
+    folder = _saved("modernbert", tmp_path, "gemma")
+    settings = {
+        "tokenizer_class": "GemmaTokenizer",
+        "pad_token": "<pad>",
+        "add_bos_token": True,
+        "add_eos_token": False,
+    }
+    write_json(folder / "tokenizer_config.json", settings)
+    checkpoint = read(folder)
+    assert checkpoint.tokenizer.encode("").tokens == ["<bos>", "<eos>"]
+    assert not {"tokens", "answer"} & compare_with_original(checkpoint, folder).keys()
+
+
 def test_a_token_that_is_asked_for_has_to_be_there(tmp_path: Path) -> None:
     folder = _saved("mistral", tmp_path, "mistral")
     settings = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<bos>", "add_eos_token": True}  # its own is </s>
