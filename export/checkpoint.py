@@ -49,35 +49,9 @@ from model.encoder import Encoder
 FAMILIES: Mapping[str, Family] = {
     model_type: family
     for family in (
-        *(
-            ALBERT,
-            BERT,
-            DEBERTA,
-            DISTILBERT,
-            ELECTRA,
-            ERNIE,
-            EUROBERT,
-            GEMMA2,
-            GEMMA3,
-            GTE,
-            JINA_BERT,
-            JINA_V3,
-            JINA_V5[True],
-        ),
-        *(
-            LLAMA,
-            LLAMA_BIDIRECTIONAL,
-            MISTRAL,
-            MODERNBERT,
-            MPNET,
-            NOMIC_BERT,
-            POLYHEAD,
-            QWEN2,
-            QWEN3,
-            ROBERTA,
-            STATIC,
-            T5,
-        ),
+        *(ALBERT, BERT, DEBERTA, DISTILBERT, ELECTRA, ERNIE, EUROBERT, GEMMA2, GEMMA3, GTE, JINA_BERT, JINA_V3),
+        *(JINA_V5[True], LLAMA, LLAMA_BIDIRECTIONAL, MISTRAL, MODERNBERT, MPNET, NOMIC_BERT, POLYHEAD, QWEN2, QWEN3),
+        *(ROBERTA, STATIC, T5),
     )
     for model_type in family.model_types
 }
