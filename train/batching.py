@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from train.parallel import generator_of
 
 POOL = 32  # batches that are sorted by length together: little padding, and batch mates that differ from epoch to epoch
-PART = 2000  # batches of an epoch among whose texts near ones are looked for
+PART = 2000  # batches among whose texts near ones are looked for
 NEAREST = 8  # texts of which one becomes a text's mate
 WITH_MATE = 3 / 8  # share of a batch's texts that have a mate; as many are the mates
 EVEN = 64  # tokens; 32 of a batch are left out on average

@@ -78,7 +78,7 @@ class Weights:
         "of relations between tokens in the last layer (MiniLMv2; default: 0)", 0.0, type=not_negative
     )
     substitute: float = flag("share of tokens replaced in every other text (default: 0)", 0.0, type=share)
-    # It rises from 0.
+    # It begins with the last quarter.
     near_weight: float = flag(
         "of similarities of texts that are near to each other, at the end (default: 0)", 0.0, type=not_negative
     )

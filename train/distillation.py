@@ -45,6 +45,7 @@ class Distillation(Recipe):
 
     command = "distil"
     score = "cosine_mean"
+    late = 0.75  # a steep rate and few different texts in a batch cost the vectors much before
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Distillation(Recipe):
         self.described = {**material.described, **described, "distillation": asdict(weights)}
 
     def arranged(self, batches: Sequence[list[int]]) -> Sequence[list[int]]:
-        """With pairs of texts that are near to each other by the teacher, where their similarity is learned."""
+        """With pairs of texts that are near to each other by the teacher, if their similarity is to be learned."""
         if not self.weights.near_weight:
             return batches
         ids = [self.tokens.ids[place] for batch in batches for place in batch]
@@ -108,8 +109,8 @@ class Distillation(Recipe):
             found = run(self.encoder, batch, head_gates).float()
         found, target = (self.processes.gather(vectors, texts) for vectors in (found, target))
         loss = cosine_loss(found, target) + self.weights.similarity_weight * similarity_loss(found, target)
-        if self.weights.near_weight:
-            loss = loss + self.weights.near_weight * share * near_loss(found, target, mates_in(texts))
+        if share >= self.late and self.weights.near_weight:
+            loss = loss + self.weights.near_weight * near_loss(found, target, mates_in(texts))
         if self.weights.hidden_weight and len(self.layers):
             matched = [expected[layer] for layer in self.layers]
             loss = loss + self.weights.hidden_weight * (1 - share) * hidden_loss(hidden, matched, self.processes.total)

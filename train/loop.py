@@ -50,6 +50,7 @@ class Recipe(ABC):
     like: Checkpoint  # the checkpoint whose tokenizer, length and defaults the network keeps
     lengths: Sequence[int]  # tokens of each example
     described: Mapping[str, Any] = {}  # for the record: data with hashes, what was done before training
+    late: float = 1.0  # share of the run from which on batches are `arranged`
     rate_factors: Mapping[str, float] = {}  # on the learning rate, by the first part of a parameter's name
     processes: Processes = ALONE  # which share every batch; the loop sets it
 
@@ -66,7 +67,7 @@ class Recipe(ABC):
         """Figures of the network as it stands, on examples that are not trained on."""
 
     def arranged(self, batches: Sequence[list[int]]) -> Sequence[list[int]]:
-        """Some batches of an epoch with other examples, or in another order, where a recipe wants that."""
+        """The batches of some late steps, with other examples or in another order where a recipe wants that."""
         return batches
 
     def network(self) -> Encoder:
@@ -193,17 +194,24 @@ def _batches(recipe: Recipe, settings: RunSettings) -> tuple[int, Callable[[int]
     def epoch_of(epoch: int) -> list[list[int]]:
         return epoch_batches(recipe.lengths, settings.batch_size, seed=settings.seed, epoch=epoch)
 
-    @lru_cache(1)
-    def part_of(epoch: int, first: int) -> Sequence[list[int]]:
-        with _precision(settings):
-            return recipe.arranged(epoch_of(epoch)[first : min(first + PART, steps - epoch * per_epoch)])
-
     per_epoch = len(epoch_of(0))
     steps = max(1, round(settings.epochs * per_epoch))
+    late = math.ceil(recipe.late * steps)
+
+    def plain(step: int) -> list[int]:
+        epoch, index = divmod(step, per_epoch)
+        return epoch_of(epoch)[index]
+
+    @lru_cache(1)
+    def arranged(first: int) -> Sequence[list[int]]:
+        with _precision(settings):
+            return recipe.arranged([plain(step) for step in range(first, min(first + PART, steps))])
 
     def batch_of(step: int) -> list[int]:
-        epoch, index = divmod(step, per_epoch)
-        return part_of(epoch, index - index % PART)[index % PART]
+        if step < late:
+            return plain(step)
+        index = (step - late) % PART
+        return arranged(step - index)[index]
 
     return steps, batch_of
 

@@ -101,6 +101,32 @@ def test_a_resumed_run_ends_in_the_bits_of_an_uninterrupted_one(
         assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
 
 
+def test_pairs_of_near_texts_are_in_the_last_quarter_alone(settings: HealSettings, run: RunSettings) -> None:
+    made: list[list[int]] = []
+    read: dict[int, Sequence[int]] = {}
+
+    class Watched(Heal):
+        def arranged(self, batches: Sequence[list[int]]) -> Sequence[list[int]]:
+            made.extend(super().arranged(batches))
+            return made[-len(batches) :]
+
+        def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
+            read[step] = places
+            return super().backward(places, step=step, share=share)
+
+    losses = []
+    for near in (0.0, 20.0):
+        made.clear()
+        output = run.output.with_name(f"near-{near:g}")
+        weighed = replace(settings, weights=replace(settings.weights, near_weight=near))
+        losses.append(loop.train(Watched(weighed, run), replace(run, output=output)).losses)
+        late = [step for step in read if step >= 0.75 * len(read)]
+        assert 0 < len(late) < len(read) / 2
+        assert [read[step] for step in late] == made
+    plain, paired = ({step: loss for step, loss, _ in each} for each in losses)
+    assert {step - 1 for step in plain if plain[step] != paired[step]} == set(late)
+
+
 def test_bf16_is_for_the_products_of_muon_and_not_for_weights(
     settings: HealSettings, run: RunSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
