@@ -78,7 +78,7 @@ class Distillation(Recipe):
         self.described = {**material.described, **described, "distillation": asdict(weights)}
 
     def arranged(self, batches: Sequence[list[int]]) -> Sequence[list[int]]:
-        """With pairs of texts that are near to each other by the teacher, if their similarity is to be learned."""
+        """With pairs of texts that are near to each other by the teacher, where `near_weight` counts them."""
         if not self.weights.near_weight:
             return batches
         ids = [self.tokens.ids[place] for batch in batches for place in batch]
