@@ -129,10 +129,8 @@ def read_checkpoint(
     pipeline = read_pipeline(folder.path, task, pooling, adapter=adapter, allows_pickles=folder.allows_pickles)
     require_chosen(pipeline.transformer, adapter)
     encoder, described, sha256 = _read_network(folder, pipeline, task, adapter, compared=compared)
-    config = encoder.config
-    refuse_own_code(pipeline.transformer, compared=compared)
-    tokenizer, stated, pairs, wording = _read_words(pipeline, described, config, instruction)
-    limit = config.max_positions
+    config, limit = encoder.config, encoder.config.max_positions
+    tokenizer, stated, pairs, wording = _read_words(pipeline, described, config, instruction, compared=compared)
     longest = min(stated or limit, limit) if max_length is None else max_length
     is_longer = stated is not None and limit < stated <= LARGEST  # tokenizers without a limit say 1e30
     files = _hash_rest(folder, pipeline) | hash_adapter(pipeline.transformer, adapter)
@@ -190,13 +188,14 @@ def _read_network(
 
 
 def _read_words(
-    pipeline: Pipeline, described: Mapping[str, Any], config: EncoderConfig, instruction: str | None
+    pipeline: Pipeline, described: Mapping[str, Any], config: EncoderConfig, instruction: str | None, *, compared: bool
 ) -> tuple[Tokenizer, int | None, bool, PairWording | None]:
     """The tokenizer, the longest text that the folder states, whether pairs are taken, and the words around them."""
     network, stated, is_classifier = pipeline.transformer, pipeline.max_sequence_length, config.task == "classification"
     if pipeline.is_table:  # the original reads tokenizer.json alone, which `describe_table` took the limit from
         tokenizer, stated = plain_tokenizer(network), None
     else:
+        refuse_own_code(network, compared=compared)
         tokenizer = keep_markers_whole(
             read_tokenizer(network, do_lower_case=pipeline.do_lower_case), pipeline.late.markers
         )
