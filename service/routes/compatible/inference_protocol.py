@@ -259,10 +259,7 @@ async def answer_model(request: Request) -> Response:
 
 
 async def answer_infer(request: Request) -> Response:
-    """One row of `embeddings` a text, in their order.
-
-    It reads its body itself: binary tensors follow the JSON.
-    """
+    """One row of `embeddings` a text, in their order. It reads its body itself: binary tensors follow the JSON."""
     name = check_model(request, version=MODEL_VERSION)
     services, context = services_of(request), context_of(request.scope)
     given = context.headers
@@ -292,11 +289,9 @@ def _check_media(headers: Mapping[bytes, bytes]) -> None:
     check_accept(headers, (JSON, BINARY))  # the request's `outputs` choose between the two
 
 
-async def read_request(
-    raw: bytes, header_length: bytes | None, settings: Settings
-) -> tuple[InferenceRequest, list[str]]:
+async def read_request(raw: bytes, length: bytes | None, settings: Settings) -> tuple[InferenceRequest, list[str]]:
     """The request and its texts; raises a ServiceError where a tensor is not what it says it is."""
-    size = _json_size(raw, header_length)
+    size = _json_size(raw, length)
     await check_structure(raw[:size], max_texts=settings.max_texts, max_tokens=settings.max_request_tokens)
     request = validate(InferenceRequest, raw[:size])
     (tensor,) = request.inputs
