@@ -45,7 +45,7 @@ class Distillation(Recipe):
 
     command = "distil"
     score = "cosine_mean"
-    late = 0.75  # a steep rate and few different texts in a batch cost the vectors much before
+    late = 0.75  # before, while the rate is high, pairs of near texts cost the vectors more than they bring
 
     def __init__(
         self,
