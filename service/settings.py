@@ -159,6 +159,15 @@ class Settings(BaseSettings):
             raise ValueError("expected a path, or not to be set")
         return path
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_utf_8(cls, given: Any) -> Any:
+        try:
+            str(given).encode()
+        except UnicodeEncodeError:  # the log and the admin port's answers are JSON, which holds nothing else
+            raise ValueError("expected UTF-8") from None
+        return given
+
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         models = self.named_models
@@ -171,8 +180,8 @@ class Settings(BaseSettings):
             raise ValueError(f"model-store: {self.model_store} is no directory")
         if self.admin_port and self.admin_port == self.port and self.uds is None:
             raise ValueError(f"admin-port is {self.admin_port}, as port is: expected another one")
-        given = self.api_keys.get_secret_value()
-        if given and not split_list(given):  # else a slip in a template would open the service to everybody
+        has_keys = bool(split_list(self.api_keys.get_secret_value()))
+        if "api_keys" in self.model_fields_set and not has_keys:  # a template left it empty: open to everybody
             raise ValueError("api-keys (POLYHEAD_API_KEYS) is set and holds no key: leave it out, or put keys into it")
         for origin in split_list(self.cors_origins):
             if origin != "*" and not _ORIGIN.fullmatch(origin):

@@ -108,7 +108,9 @@ class Supervisor:
 
     async def _start_child(self, index: int) -> ChildProcess:
         share, cores = share_of(self._settings, index, self._processes), cores_of(index, self._processes)
-        settings = {**share.model_dump(mode="json"), "api_keys": share.api_keys.get_secret_value()}
+        settings = share.model_dump(mode="json", exclude={"api_keys"})
+        if keys := share.api_keys.get_secret_value():  # none would be refused
+            settings["api_keys"] = keys
         assignment = Assignment(index, settings, cores, self._load, self._program, self._address)
         self._starting += 1
         try:

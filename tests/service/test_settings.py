@@ -130,7 +130,7 @@ def test_a_setting_that_is_missing_names_the_variable_that_was_misspelt(
     ("name", "given", "message"),
     [
         # a slip in a template would open the service to everybody
-        *(("API_KEYS", keys, "POLYHEAD_API_KEYS.* holds no key") for keys in (",", " , ", " ")),
+        *(("API_KEYS", keys, "POLYHEAD_API_KEYS.* holds no key") for keys in ("", ",", " , ", " ")),
         # or mean the working directory
         *(
             (path, "", rf"\(POLYHEAD_{path}\): expected a path")
@@ -145,3 +145,10 @@ def test_a_variable_that_a_template_left_empty(
     monkeypatch.setenv(f"POLYHEAD_{name}", given)
     with pytest.raises(SettingsError, match=message):
         read_settings([])
+
+
+@pytest.mark.parametrize("flag", ["--model", "--uds", "--more-models", "--host"])
+def test_what_is_not_utf_8_is_refused(flag: str) -> None:
+    """Or the first line of the log, which is JSON, ends the process with a traceback."""
+    with pytest.raises(SettingsError, match=rf"^{flag} \(.*\): expected UTF-8, got 'odd\\udcff'$"):
+        read_settings([*(() if flag == "--model" else ("m",)), flag, "odd\udcff"])
