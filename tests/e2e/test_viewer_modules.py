@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import BrowserContext, Route, expect
 from safetensors.numpy import save
 
 from tests.e2e.viewer_page import ViewerPage, luminance
@@ -230,3 +230,23 @@ def test_routes_can_be_tried_where_they_are(browser: BrowserContext, tmp_path: P
         expect(page.locator("#elsewhere")).to_be_visible(visible=bool(flags))
         page.close()
         assert server.stop() == 0
+
+
+def test_a_route_is_tried_below_the_path_that_a_proxy_adds(
+    browser: BrowserContext, viewer_server: ServerProcess
+) -> None:
+    asked = []
+
+    def hand_on(route: Route) -> None:
+        asked.append(route.request.url)
+        route.continue_(url=route.request.url.replace("/below/", "/"))
+
+    page = browser.new_page()
+    page.route("**/below/**", hand_on)
+    page.goto(f"http://127.0.0.1:{viewer_server.address[1]}/below/docs")
+    page.get_by_text("/healthz", exact=True).click()
+    page.get_by_role("button", name="Try it out").click()
+    with page.expect_request("**/healthz"):
+        page.get_by_role("button", name="Execute").click()
+    assert asked[-1].endswith("/below/healthz")
+    page.close()
