@@ -113,6 +113,11 @@ class ServedModel:
         """A gauge of the runner that does not hold it: a gauge is garbage that is collected rarely, long after."""
         return lambda: math.nan if (runner := self.loaded) is None else read(runner)
 
+    def replaces(self, other: "ServedModel") -> bool:
+        """Whether the other one could not be loaded and is the same model, which is called as its directory then."""
+        is_same = not other.alias and other.directory.resolve() == self.directory.resolve()
+        return bool(other.failure) and (is_same or other.name == self.name)
+
     def hold(self, size: int) -> Share:
         """Holds a request's body; `HeldTooMuch` if its bodies hold as much as they may."""
         share = Share(self.bodies)
@@ -179,7 +184,7 @@ class Models:
     def start(self, model: ServedModel, runner: Runner, load_seconds: float = 0.0) -> Mapping[str, str]:
         """Has a model answer from now on; returns what the log says of it.
 
-        It replaces one of its name that could not be loaded.
+        It replaces one that could not be loaded: of its name, or of its directory if that one was given no name.
 
         Raises:
             ValueError: another one has its name.
@@ -187,8 +192,10 @@ class Models:
         self._check_name(model, runner.manifest)
         labels = model.start(runner, load_seconds)
         if model not in self._served:
-            failed = (place for place, other in enumerate(self) if other.failure and other.name == model.name)
-            place = next(failed, len(self))
+            place = next((place for place, other in enumerate(self) if model.replaces(other)), len(self))
+            for failed in self._served[place : place + 1]:
+                if failed.name != model.name:
+                    self._metrics.forget_model(failed.name)
             self._served[place : place + 1] = [model]
             self.are_several = True
         self.update()

@@ -281,6 +281,19 @@ def test_a_model_that_loads_at_last_takes_the_failed_ones_place(operated: Both) 
     assert [(state["ready"], state["failure"]) for state in states] == [(True, "")] * 3
 
 
+def test_so_does_one_whose_failed_form_was_called_as_its_directory(operated: Both) -> None:
+    """Which gives no other name: the name that it has of its own is read when it is loaded."""
+    models, store = operated.services.models, operated.settings.model_store
+    assert store is not None
+    failed = models.find("one")
+    failed.loaded, failed.failure, failed.alias, failed.name = None, "cannot load it", "", "third"
+    failed.directory = store / "third"
+    operated.services.metrics.of_model("third")
+    states = operated.add(artifact="third").json()["models"]
+    assert [(state["name"], state["ready"]) for state in states] == [("tests/fake", True), ("two", True)]
+    assert 'model="third"' not in operated.admin.get("/metrics").text, "an alert on it would fire on"
+
+
 @pytest.mark.parametrize("leaves_room", [True, False])
 def test_what_cannot_be_loaded_is_said_and_changes_nothing(operated: Both, leaves_room: bool) -> None:
     models, store = operated.services.models, operated.settings.model_store
