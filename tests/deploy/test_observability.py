@@ -247,6 +247,35 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
     run(tool("promtool", "Debian's package prometheus brings it"), "test", "rules", tmp_path / CASES.name)
 
 
+RESTARTED = 'process_start_time_seconds{job="ns/polyhead", instance="10.0.0.1:8001", pod="polyhead-1"}'
+SUMMARIES = [  # an alert, the series of a case, when it fires with which labels, and whom its summary names
+    ("PolyheadAbsent", 'other{job="x"}', "1x9", "9m", {}, "polyhead: no instance takes traffic"),
+    ("PolyheadAbsent", 'up{job="polyhead"}', "0x9", "9m", {"job": "polyhead"}, "polyhead: no instance takes traffic"),
+    (
+        *("PolyheadRestarts", RESTARTED, "1 2 3 4", "3m"),
+        {"job": "ns/polyhead", "instance": "10.0.0.1:8001", "pod": "polyhead-1"},
+        "polyhead-1 keeps restarting",
+    ),
+]
+
+
+@pytest.mark.parametrize(("alert", "series", "values", "time", "labels", "summary"), SUMMARIES)
+def test_a_summary_names_one_thing(
+    tmp_path: Path, alert: str, series: str, values: str, time: str, labels: dict[str, str], summary: str
+) -> None:
+    (rule,) = (rule for rule in rules("alerts.yaml") if rule.get("alert") == alert)
+    rule["annotations"] = {"summary": rule["annotations"]["summary"]}
+    expected = {"exp_labels": {**labels, **rule["labels"]}, "exp_annotations": {"summary": summary}}
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": series, "values": values}],
+        "alert_rule_test": [{"eval_time": time, "alertname": alert, "exp_alerts": [expected]}],
+    }
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "one", "rules": [rule]}]}))
+    (tmp_path / "case.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [case]}))
+    run(tool("promtool", "Debian's package prometheus brings it"), "test", "rules", tmp_path / "case.yaml")
+
+
 def test_the_night_names_alerts_that_an_act_did_not_bring_about_and_those_that_it_should_have() -> None:
     fired = [("PolyheadDown", 20.0), ("PolyheadShedding", TIMES["flood"][0] + 5), ("PolyheadProcessRestarts", 20.0)]
     series = [Series({"alertname": name, "severity": "page"}, [at, at + 1], [1, 1]) for name, at in fired]
