@@ -219,7 +219,9 @@ def read_settings(
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         kind = Settings if model is None else _with_default(model)
-        return CliApp.run(kind, cli_args=given, cli_settings_source=cli_source(kind, program))
+        source = cli_source(kind, program)
+        _refuse_unknown_flag(source.root_parser, given)
+        return CliApp.run(kind, cli_args=given, cli_settings_source=source)
     except ValidationError as error:
         raise SettingsError(_one_line(error)) from error
 
@@ -254,6 +256,16 @@ def _add_argument(parser: ArgumentParser, *names: str, **options: Any) -> Action
         help="the same as --model, without its name; others behind it are --more-models",
     )
     return either.add_argument(*names, **options)
+
+
+def _refuse_unknown_flag(parser: ArgumentParser, given: Sequence[str]) -> None:
+    """Ends the process, and names the nearest flag: argparse would take the flag's value for an artifact."""
+    known = [name for action in parser._actions for name in action.option_strings]
+    for word in given[: given.index("--")] if "--" in given else given:
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and flag not in known:
+            nearest = difflib.get_close_matches(flag, known, n=1)
+            parser.error(f"there is no {flag}" + (f"; did you mean {nearest[0]}?" if nearest else ""))
 
 
 def _with_default(model: Path) -> type[Settings]:

@@ -67,6 +67,18 @@ def test_two_artifacts_are_one_too_many(arguments: list[str], capsys: pytest.Cap
     assert "not allowed with argument" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("wrong", [["--prot", "9"], ["--prot=9"]])
+@pytest.mark.parametrize("artifact", [["mine"], ["--model", "mine"], ["--model=mine"], []])
+def test_a_misspelt_flag_is_answered_with_the_nearest_one(
+    artifact: list[str], wrong: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given in ([*artifact, *wrong], [*wrong, *artifact]):
+        with pytest.raises(SystemExit, match="2"):
+            read_settings(given)
+        assert capsys.readouterr().err.endswith("error: there is no --prot; did you mean --port?\n")
+    assert read_settings(["--port", "9", "--", "--odd"]).model == Path("--odd")
+
+
 QUEUE = "at least max-request-tokens (65536) is needed, or the largest request could never be served"
 HELD = "at least max-body-bytes (2097152) is needed, or the largest body could never be taken"
 NAME = "expected a name without scheme, port and path"
