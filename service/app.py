@@ -96,6 +96,7 @@ def create_app(
     metrics.ready.set_function(lambda: float(readiness.is_ready()))
     bodies = ByteBudget(settings.max_held_body_bytes, "request bodies")
     models = readiness.models = Models(settings, metrics)
+    metrics.busy_limit.set_function(models.most_busy)
     ports = HostAndPortPolicy(settings.admin_port, split_list(settings.allowed_hosts))
     origins = None  # browsers keep all pages but our own out
     if allowed := split_list(settings.cors_origins):

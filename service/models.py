@@ -304,6 +304,11 @@ class Models:
         if not any(model.loaded for model in self):
             self._served[0].runner()
 
+    def most_busy(self) -> int:
+        """Workers that can be busy at once: several models share the cores, and each has one at least."""
+        workers = [runner.runtime.workers for model in self if (runner := model.loaded)]
+        return min(sum(workers), max(self._cores.cores, len(workers))) if self.are_several else sum(workers)
+
     def is_alive(self) -> bool:
         """Whether some model's workers answer: a failed one must not make the others unready."""
         return any(model.is_alive() for model in self)

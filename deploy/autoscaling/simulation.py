@@ -37,7 +37,7 @@ WAITED_LE = "0.2"  # the bucket of the queue's time that the manifests' rules as
 WAITED = f'{names.STAGE_DURATION}_bucket{{stage="queue",le="{WAITED_LE}"}}'
 REFUSED = f'{names.REQUESTS_REJECTED}{{reason="overloaded"}}'
 WAITS = f'{names.STAGE_DURATION}_count{{stage="queue"}}'
-SERIES = (names.QUEUE_TOKENS, names.WORKER_BUSY, names.WORKERS, names.TOKENS, WAITED, WAITS, REFUSED)
+SERIES = (names.QUEUE_TOKENS, names.WORKER_BUSY, names.WORKERS, names.BUSY_LIMIT, names.TOKENS, WAITED, WAITS, REFUSED)
 
 # How many tokens texts have: log-normal, and a few from 1,024 to the largest, evenly on a logarithmic scale.
 MEDIAN_TOKENS, SIGMA, LARGE_SHARE = 100.0, 0.8, 0.002
@@ -122,7 +122,7 @@ class Replica:
 
     def __post_init__(self) -> None:
         self.free = [self.ready_at] * self.machine.workers
-        self.metrics[names.WORKERS] = self.machine.workers
+        self.metrics[names.WORKERS] = self.metrics[names.BUSY_LIMIT] = self.machine.workers
 
     def offer(self, at: float, tokens: float) -> bool:
         """Takes a request in, or refuses it."""

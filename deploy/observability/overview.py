@@ -83,8 +83,8 @@ OVERVIEW: list[Panel] = [
     ),
     make_stat(
         "Busy",
-        "Share of the workers' time that the model ran. The autoscaler aims at 70 %.",
-        f"{rate(names.WORKER_BUSY)} / {total(names.WORKERS)}",
+        "Share of the workers' time that models ran, as far as cores let them. The autoscaler aims at 70 %.",
+        f"{rate(names.WORKER_BUSY)} / {total(names.BUSY_LIMIT)}",
         levels=((None, "green"), (0.8, "orange"), (0.95, "red")),
         alert="PolyheadAutoscalerAtMaximum",
     ),
@@ -123,7 +123,7 @@ OVERVIEW: list[Panel] = [
         "Of each limit",
         "How much of each limit is in use, by the instance that is closest to it.",
         {
-            "workers": f"max({rate(names.WORKER_BUSY, by=EACH)} / {total(names.WORKERS, by=EACH)})",
+            "workers": f"max({rate(names.WORKER_BUSY, by=EACH)} / {total(names.BUSY_LIMIT, by=EACH)})",
             "queue": _fullest(names.QUEUE_TOKENS, names.QUEUE_LIMIT_TOKENS),
             "memory": _fullest(names.MEMORY_ANONYMOUS, names.MEMORY_LIMIT),
             "open files": _fullest("process_open_fds", "process_max_fds"),

@@ -166,8 +166,8 @@ ROWS: dict[str, list[Panel]] = {
         ),
         make_lines(
             "Workers busy",
-            "Share of the workers' time that the model ran. At 100 % only more cores help.",
-            {EACH_LEGEND: f"{rate(names.WORKER_BUSY, by=EACH)} / {total(names.WORKERS, by=EACH)}"},
+            "Share of the workers' time that models ran, as far as cores let them. At 100 % only more cores help.",
+            {EACH_LEGEND: f"{rate(names.WORKER_BUSY, by=EACH)} / {total(names.BUSY_LIMIT, by=EACH)}"},
             unit=SHARE,
         ),
         make_lines(

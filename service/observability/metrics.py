@@ -53,6 +53,7 @@ MODEL_LOAD = "polyhead_model_load_seconds"
 MODEL_READY = "polyhead_model_ready"
 WORKER_BUSY = "polyhead_worker_busy_seconds_total"
 WORKERS = "polyhead_workers"
+BUSY_LIMIT = "polyhead_busy_workers_limit"
 INTRA_OP_THREADS = "polyhead_intra_op_threads"
 CPU_LIMIT = "polyhead_cpu_limit_cores"
 MEMORY_ANONYMOUS = "polyhead_memory_anonymous_bytes"
@@ -115,6 +116,7 @@ class Metrics:
         gauge = functools.partial(Gauge, registry=registry)
         self.in_flight = gauge(REQUESTS_IN_FLIGHT, "Requests being answered.")
         self.ready = gauge(READY, "1 while the process takes traffic, else 0.")
+        self.busy_limit = gauge(BUSY_LIMIT, "Workers of all models that can be busy at once: models share the cores.")
         self._families = _families(registry)
         self._models: dict[str, ModelMetrics] = {}
 

@@ -51,6 +51,7 @@ GAUGES: Mapping[str, Callable[[float, float], float]] = {
     names.MODEL_READY: min,  # of each that serves it
     names.MODEL_LOAD: _largest,
     names.WORKERS: add,
+    names.BUSY_LIMIT: add,
     names.INTRA_OP_THREADS: _largest,
     names.CPU_LIMIT: _first,  # what the children share
     names.MEMORY_ANONYMOUS: add,

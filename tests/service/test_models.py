@@ -105,6 +105,18 @@ def test_the_field_chooses_the_model_and_answers_name_it(started: Both) -> None:
     assert naming > {"/encode", "/tokenize", "/v1/embeddings", "/embeddings", "/v1/rerank", "/similarity"}
 
 
+@pytest.mark.parametrize(("cores", "most"), [(1, 2), (4, 4), (8, 6)])
+def test_no_more_workers_can_be_busy_than_cores_that_models_share(
+    both: Both, monkeypatch: pytest.MonkeyPatch, cores: int, most: int
+) -> None:
+    """A share of all workers would be half of the load; each model has one core, however few there are."""
+    monkeypatch.setattr("service.models.usable_cores", lambda: cores)
+    made = Both([model.directory for model in both.services.models], "--workers", "3")
+    made.start("one", "two")
+    assert f"polyhead_busy_workers_limit {float(most)}\n" in made.client.get("/metrics").text
+    made.close()
+
+
 def test_a_name_is_looked_at_before_the_task(started: Both) -> None:
     for path, body in {**BY_NAME, **OF_OTHER_TASKS}.items():
         answer = started.client.post(path, json={**body, "model": "three"})

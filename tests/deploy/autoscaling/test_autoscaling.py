@@ -184,6 +184,7 @@ SERIES: dict[str, dict[int, Values]] = {  # by replica; the second one started l
         2: (None, None, None, 2.0, 32.0, 62.0),
     },
     GAUGED: {1: (0.0, 900.0, 20.0, 0.0, 70.0, 10.0), 2: (None, None, None, 40.0, 0.0, 5.0)},
+    "polyhead_busy_workers_limit": {1: (2.0,) * 6, 2: (None, None, None, 2.0, 2.0, 2.0)},
     "polyhead_workers": {1: (2.0,) * 6, 2: (None, None, None, 2.0, 2.0, 2.0)},
     "polyhead_tokens_total": {1: (0.0, 2e7, 4e7, 6e7, 8e7, 1e8)},
     'polyhead_stage_duration_seconds_bucket{stage="queue",le="0.2"}': {1: (0.0, 10.0, 20.0, 30.0, 35.0, 40.0)},
