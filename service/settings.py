@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import orjson
 from pydantic import Field, SecretStr, ValidationError, create_model, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict
 
@@ -159,14 +160,14 @@ class Settings(BaseSettings):
             raise ValueError("expected a path, or not to be set")
         return path
 
-    @field_validator("*", mode="before")
+    @field_validator("*")
     @classmethod
-    def _is_utf_8(cls, given: Any) -> Any:
+    def _fits_json(cls, value: Any) -> Any:
         try:
-            str(given).encode()
-        except UnicodeEncodeError:  # the log and the admin port's answers are JSON, which holds nothing else
-            raise ValueError("expected UTF-8") from None
-        return given
+            orjson.dumps(value, default=str)
+        except TypeError as error:  # of what is not UTF-8, or beyond 64 bits: the first line of the log would fail
+            raise ValueError(str(error)) from None
+        return value
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:

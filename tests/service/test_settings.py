@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -159,8 +160,14 @@ def test_a_variable_that_a_template_left_empty(
         read_settings([])
 
 
-@pytest.mark.parametrize("flag", ["--model", "--uds", "--more-models", "--host"])
-def test_what_is_not_utf_8_is_refused(flag: str) -> None:
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        *((flag, "odd\udcff", "not valid UTF-8") for flag in ("--model", "--uds", "--more-models")),
+        *((flag, str(2**64), "exceeds 64-bit range") for flag in ("--max-texts", "--max-queue-tokens")),
+    ],
+)
+def test_what_is_not_utf_8_or_beyond_64_bits_is_refused(flag: str, value: str, message: str) -> None:
     """Or the first line of the log, which is JSON, ends the process with a traceback."""
-    with pytest.raises(SettingsError, match=rf"^{flag} \(.*\): expected UTF-8, got 'odd\\udcff'$"):
-        read_settings([*(() if flag == "--model" else ("m",)), flag, "odd\udcff"])
+    with pytest.raises(SettingsError, match=rf"^{flag} \(.*\): .*{message}.*, got {re.escape(repr(value))}$"):
+        read_settings([*(() if flag == "--model" else ("m",)), flag, value])
