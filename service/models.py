@@ -32,7 +32,8 @@ class ServedModel:
 
     Attributes:
         alias: the name that it was given; empty for none.
-        name: what requests choose it by, and its label in metrics: the alias, or the artifact's own name.
+        name: what requests choose it by, and its label in metrics: the alias, or the artifact's own name; the
+            directory's if its manifest cannot be read.
         loaded: the runner; None until it is there.
         failure: why it cannot answer, for the log and for operators; empty while it loads, and once it is there.
         metrics: its own series, once it is loaded.
@@ -48,7 +49,7 @@ class ServedModel:
     def __init__(self, directory: Path, alias: str, settings: Settings, metrics: Metrics) -> None:
         self.directory = directory
         self.alias = alias
-        self.name = alias or directory.name
+        self.name = alias or _own_name(directory)
         self.loaded: Runner | None = None
         self.failure = ""
         self.bodies = ByteBudget(settings.max_held_body_bytes, "request bodies")
@@ -135,6 +136,13 @@ class ServedModel:
         self.in_use -= 1
         if not self.in_use:
             self.unused.set()
+
+
+def _own_name(directory: Path) -> str:
+    try:
+        return read_manifest(directory).model
+    except (ArtifactError, OSError):
+        return directory.name
 
 
 Load = Callable[[ServedModel], Awaitable[None]]

@@ -294,7 +294,7 @@ def test_a_model_that_loads_at_last_takes_the_failed_ones_place(operated: Both) 
 
 
 def test_so_does_one_whose_failed_form_was_called_as_its_directory(operated: Both) -> None:
-    """Which gives no other name: the name that it has of its own is read when it is loaded."""
+    """As it is if its manifest could not be read at the start."""
     models, store = operated.services.models, operated.settings.model_store
     assert store is not None
     failed = models.find("one")

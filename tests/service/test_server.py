@@ -10,12 +10,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from starlette.testclient import TestClient
 
+from model.artifact import TOKENIZER, read_manifest, write_manifest
 from service.listeners import StartFailure, address_of, bind, bind_unix, listening
 from service.observability.stages import BatchRecord
 from service.runner import Runner
@@ -312,6 +314,21 @@ def test_a_server_starts_without_the_model_that_does_not_load(
     assert client.get("/readyz").status_code == 200
     bodies = [{"inputs": "cat", "model": name} for name in ("one", "two")]
     assert [client.post("/encode", json=body).status_code for body in bodies] == [200, 503]
+
+
+def test_a_model_whose_files_are_damaged_has_its_own_name(
+    start: Callable[..., Server], fake_artifact: Path, tmp_path: Path
+) -> None:
+    """Else clients who name it are told that there is no such model, and as the default it ends the others."""
+    second = write_fake_artifact(tmp_path / "second")
+    write_manifest(second, replace(read_manifest(second), model="tests/second"))
+    (second / TOKENIZER).unlink()
+    server = start(str(fake_artifact), str(second), "--default", "tests/second")
+    assert server.failure is None
+    client = TestClient(server.config.app)  # type: ignore[arg-type]  # uvicorn takes other kinds of apps too
+    for body, status in (({"model": "tests/fake"}, 200), ({"model": "tests/second"}, 503), ({}, 503)):
+        assert client.post("/encode", json={"inputs": "cat", **body}).status_code == status
+    assert 'polyhead_model_ready{model="tests/second"} 0.0' in client.get("/metrics").text
 
 
 async def test_a_model_that_is_removed_while_it_loads_stays_away(
