@@ -45,7 +45,12 @@ ArtifactArgument = Annotated[
     Path | None, typer.Argument(metavar="ARTIFACT", help=f"artifact, made by `polyhead export` {DEFAULT_SAID}")
 ]
 ModelFlag = Annotated[
-    Path | None, typer.Option("--model", metavar="DIR", help=f"artifact, made by `polyhead export` {DEFAULT_SAID}")
+    Path | None,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help=f"artifact; or checkpoint's folder or Hugging Face id, exported once {DEFAULT_SAID}",
+    ),
 ]
 SameAsFlag = Annotated[Path | None, typer.Option("--model", metavar="DIR", help="the same, as a flag")]
 TWICE = "--model is the argument as a flag: give one of the two"
@@ -344,6 +349,7 @@ def _export(wanted: Wanted, folder: Folder, target: Path) -> None:
             code = process.wait()
         except BaseException:
             process.terminate()
+            process.wait()  # Popen itself leaves after a quarter of a second behind Ctrl-C
             raise
     if code == -signal.SIGKILL:
         raise SourceError(

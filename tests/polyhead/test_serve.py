@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -202,6 +204,22 @@ def test_an_export_that_fails_leaves_nothing(
         assert message in run("serve", embedder.folder, code=1)
     assert (cached_artifacts(), starts) == ([], [])
     assert {path.suffix for path in cache.iterdir()} == {".lock"}
+
+
+def test_an_interrupted_export_has_ended_before_the_command_has(embedder: TaskArtifact, cache: Path, run: Run) -> None:
+    slow_end = ["sh", "-c", "trap 'sleep 1; exit' TERM; while :; do sleep 0.1; done"]
+    processes = []
+
+    def start(_: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        processes.append(started(slow_end, **options))
+        time.sleep(0.2)  # until it listens
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return processes[0]
+
+    started = subprocess.Popen
+    with patch("polyhead.models.subprocess.Popen", start):
+        run("serve", embedder.folder, code=130)
+    assert [process.returncode for process in processes] == [0]
 
 
 def test_the_cache_is_listed_and_cleared(starts: list[Settings], exports: list[Path], asked: Asked, run: Run) -> None:
