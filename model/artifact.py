@@ -271,8 +271,10 @@ def read_manifest(directory: Path) -> Manifest:
     """
     path = directory / MANIFEST
     if not path.is_file():
-        fault = f"{directory} holds no {MANIFEST}" if directory.is_dir() else f"there is no folder {directory}"
-        raise ArtifactError(f"{fault}: make an artifact with `polyhead export --output DIR`")
+        fault, output = f"there is no folder {directory}", str(directory)
+        if directory.is_dir():  # which an export does not replace
+            fault, output = f"{directory} holds no {MANIFEST}", "DIR"
+        raise ArtifactError(f"{fault}: make an artifact with `polyhead export --output {output}`")
     _check_place(directory, path)
     if (size := path.stat().st_size) > MAX_MANIFEST_BYTES:
         raise ArtifactError(f"{path} has {size} bytes, at most {MAX_MANIFEST_BYTES} are read")

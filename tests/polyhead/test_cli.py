@@ -80,7 +80,11 @@ def test_an_interruption_while_modules_are_imported_is_one_line(
     [
         (["info", "owner/model"], "owner/model is no folder here: `polyhead export owner/model` makes an artifact"),
         (["encode", "cat", "--model", "owner/model"], "owner/model could not be fetched"),
-        (["encode", "cat"], "there is no folder artifacts/all-MiniLM-L6-v2: make an artifact with `polyhead export"),
+        (
+            ["encode", "cat"],
+            "there is no folder artifacts/all-MiniLM-L6-v2: make an artifact with `polyhead export "
+            "--output artifacts/all-MiniLM-L6-v2`",
+        ),
     ],
 )
 def test_a_model_that_is_not_here_is_said_with_what_makes_it(
