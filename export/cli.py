@@ -156,11 +156,16 @@ def _export(options: argparse.Namespace, serve: str) -> None:
     # torch takes seconds to import: --help and a wrong command line answer without it.
     from export.checkpoint import read_checkpoint  # noqa: PLC0415
     from export.exporter import export_artifact, require_free  # noqa: PLC0415
+    from export.heads.corpus import read_pairs  # noqa: PLC0415
     from export.original import compare_with_original, describe, is_installed, not_compared  # noqa: PLC0415
     from export.quality import WITH_RANGES  # noqa: PLC0415
     from export.sources import find_folder  # noqa: PLC0415
+    from export.texts import read_texts  # noqa: PLC0415
 
     require_free(options.output, force=options.force)
+    for given, read_file in ((options.calibration, read_texts), (options.pairs, read_pairs)):
+        if given:
+            read_file(given)  # a file that cannot be used is said before a model is fetched and read
     folder = find_folder(options.model, options.revision, allows_pickles=options.allow_pickled_weights)
     sys.stderr.write(f"reading {folder.id}\n")
     compares = options.against == "original" and is_installed()

@@ -172,8 +172,18 @@ def test_exports_a_folder(bert_folder: Path, tmp_path: Path, capsys: pytest.Capt
 def test_text_to_calibrate_what_has_no_ranges_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = NAMED["bert"]
     folder = save(draw(model, auto=AutoModelForSequenceClassification), model, tmp_path / "bert")
-    assert main([str(folder), "--output", str(tmp_path / "x"), "--calibration", "texts"]) == 1
+    texts = tmp_path / "texts.txt"
+    texts.write_text("a cat\n" * 16)
+    assert main([str(folder), "--output", str(tmp_path / "x"), "--calibration", str(texts)]) == 1
     assert "export failed: --calibration: of this task nothing is calibrated but" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["--calibration"], ["--prune-heads", "0.5", "--pairs"]])
+def test_a_file_that_cannot_be_used_is_said_before_a_model_is_looked_for(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["./no-model", "--output", str(tmp_path / "x"), *flags, "missing"]) == 1
+    assert capsys.readouterr().err.startswith("export failed: missing cannot be read")
 
 
 Fail = Callable[..., tuple[int, str]]
