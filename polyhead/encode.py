@@ -89,6 +89,8 @@ def _encode(source: Source, model: Path | None, output: str | None, options: dic
     bound_heap()
     if output is not None and output.lower().endswith(".npy") and source.fields.id is not None:
         raise OutputError(f"{output}: an array has no place for ids; name a file that ends in .parquet or .jsonl")
+    if output is not None and Path(output).exists() and source.is_file(Path(output)):
+        raise OutputError(f"{output} is the input, which would be lost: name another file")
     aggregation = options.pop("aggregation")
     with open_output(output) as write, load_engine(model) as engine:
         if aggregation is not None or engine.manifest.task == "token_classification":

@@ -96,6 +96,10 @@ class Source:
             context.fail("no texts: give them as arguments, with --input FILE, or pipe them in")
         return cls(texts, path or STANDARD_INPUT, fields, kind)
 
+    def is_file(self, path: Path) -> bool:
+        """Whether texts are read from a file that exists, by whatever name."""
+        return not self.texts and Path(self.path).exists() and path.samefile(self.path)
+
     def rows(self) -> Iterator[Row]:
         """Every text, or pair of texts, that a tokenizer can read, with an id that can be written.
 

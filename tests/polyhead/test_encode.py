@@ -234,6 +234,7 @@ def test_what_goes_wrong_is_said_and_leaves_no_file(
         *((f"cat {flag}", 2, "texts of the command line have none") for flag in ("--field key", "--format csv")),
         ("--input missing.txt", 1, "cannot read missing.txt: No such file"),
         ("--input in.parquet", 1, "has columns body; name the one with the texts with --field"),
+        ("--input in.parquet --field body --output ./in.parquet", 1, "is the input, which would be lost"),
         ("cat --output out.csv", 1, "expected a file that ends in .npy, .parquet, .jsonl"),
         ("cat --output nowhere/out.npy", 1, "there is no folder nowhere"),
         ("cat --input in.txt", 2, "not both"),
