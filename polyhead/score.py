@@ -9,6 +9,7 @@ import typer
 from polyhead.models import ModelFlag, load_engine
 from polyhead.output import JsonFlag, write
 from polyhead.texts import FieldFlag, Fields, FormatFlag, IdFlag, InputError, Row, Source, SourceFlag, Texts
+from service.errors import WrongTask
 
 TopFlag = Annotated[int | None, typer.Option(min=1, help="only the best N [default: all]")]
 
@@ -82,7 +83,9 @@ def classify(
 
     Examples:
       polyhead classify --model artifacts/sentiment "I like it."
-      polyhead classify "The cat sat on the mat." --label animals --label weather    labels of your own, any model
+      polyhead classify "The cat sat on the mat." --label animals --label weather    labels of your own
+
+    Labels of your own need an embedder, or a classifier of natural language inference.
     """
     rows = _all_rows(Source.given(context, texts, source, kind, Fields(field, None, id_field)))
     with load_engine(model) as engine:
@@ -92,7 +95,11 @@ def classify(
                 for ranked in engine.zero_shot(_texts(rows), labels)
             ]
         else:
-            found = engine.classify(_texts(rows))
+            try:
+                found = engine.classify(_texts(rows))
+            except WrongTask as error:
+                yours = "; labels of your own are given by --label" if engine.manifest.task == "embedding" else ""
+                raise WrongTask(f"{error}{yours}") from error
     for row, scored in zip(rows, found, strict=True):
         best = scored[:top]
         if as_json:

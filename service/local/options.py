@@ -177,8 +177,7 @@ def read_classify_call(
     """What a classifier is asked, scores alone; `WrongTask` of a model that is none."""
     if manifest.task != "classification":
         task = manifest.task.replace("_", "-")
-        yours = "; `--label` (zero_shot of an engine) takes labels of yours" if task == "embedding" else ""
-        raise WrongTask(f"{manifest.model} is for {task}: only a classifier has labels of whole texts{yours}")
+        raise WrongTask(f"{manifest.model} is for {task}: only a classifier has labels of whole texts")
     request, given = read_call(inputs, pairs, options)
     if request.output != "pooled":
         raise Invalid.at("output", f'labels are answered here, not "{request.output}"; `encode` has them')

@@ -195,4 +195,6 @@ def test_labels_of_a_classifier_and_labels_of_ones_own(
     model = ["--model", embedder.artifact]
     (line,) = run("classify", "a", "--label", "b", "--label", "9", "--top", "1", *model).splitlines()
     assert line.split()[1] in {"b", "9"}
-    assert "only a classifier has labels of whole texts; `--label`" in run("classify", "a", *model, code=1)
+    assert "only a classifier has labels of whole texts; labels of your own are given by --label" in run(
+        "classify", "a", *model, code=1
+    )
