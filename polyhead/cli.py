@@ -31,6 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"]},  # of every command below, too
 )
 cache = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
 app.add_typer(cache, name="cache")

@@ -1,5 +1,6 @@
 """`polyhead encode`: texts in, embeddings out, on this machine and without a server."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from polyhead.texts import (
     count_texts,
 )
 from polyhead.vectors import open_output
+from service.errors import ServiceError
 from service.machine import bound_heap
 
 PORTION = 4096  # most texts in memory at once
@@ -101,7 +103,10 @@ def _encode(source: Source, model: Path | None, output: str | None, options: dic
         with _progress(source, output, is_quiet=is_quiet) as progress:
             for portion in as_they_come(source.rows(), PORTION):
                 texts: Any = {name: [row.text for row in portion]}
-                encoded = engine.encode(**texts, progress=progress, **options)
+                try:
+                    encoded = engine.encode(**texts, progress=progress, **options)
+                except ServiceError as error:
+                    raise _counted_from_first(error, name, count) from error
                 write(portion, encoded)
                 cut += sum(item["truncated"] for item in encoded.items)
                 count += len(portion)
@@ -113,6 +118,15 @@ def _encode(source: Source, model: Path | None, output: str | None, options: dic
         say(f"polyhead encode: wrote {count:,}{f' x {size:,}' if size else ''} to {output}, {cut:,} cut")
     if cut:
         say(f"polyhead encode: {cut} of {count} texts were cut to the {longest} tokens that the model reads")
+
+
+def _counted_from_first(error: ServiceError, name: str, before: int) -> Exception:
+    """A failure of one text with that text's number among all, from 1; it had the place in its portion, from 0."""
+    found = re.match(rf"{name}\[(\d+)\]", error.message)
+    if found is None:
+        return error
+    one = "text" if name == "inputs" else "pair"
+    return InputError(f"{one} {before + int(found[1]) + 1}{error.message[found.end() :]}")
 
 
 @contextmanager

@@ -35,6 +35,7 @@ def test_every_command_is_listed_and_explains_itself_in_one_style(run: Run) -> N
     for name in COMMANDS:
         assert f"\n  {name} " in listed
         shown = run(name, "--help")
+        assert run(name, "-h") == shown
         assert len(shown) > 200, name
         assert shown.startswith(f"Usage: polyhead {name} [OPTIONS]")  # though most of their modules are commands, too
         assert "\nOptions:\n" in shown

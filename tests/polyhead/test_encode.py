@@ -203,7 +203,7 @@ BAD_FILES: list[tuple[bytes, str, str, str]] = [  # content, name, flags besides
     (gzip.compress(b"cat\n" * 999, mtime=0)[:-9], "in.txt.gz", "", "cannot read in.txt.gz"),
     (b"cat", "in.txt.gz", "", "cannot read in.txt.gz: Not a gzipped file"),
     (b"cat\n", "in.txt", "--dimensions 99", "dimensions: expected 1 to 8"),
-    (b"cat " * 40, "in.txt", "--no-truncate", "42 tokens, the model takes 16"),
+    (b"a\nb\n" + b"cat " * 40, "in.txt", "--no-truncate", "text 3: 42 tokens, the model takes 16"),
     (b"cat\n", "in.txt", "--prompt-name query", "no named prompts"),
     (b"", "in.csv", "", "in.csv has columns (none); name the one with the texts"),
     (b"text\ncat, dog\n", "in.csv", "", "in.csv, line 2: expected 1 cells; put a cell with the separator"),
