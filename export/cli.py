@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from export.command import number, run_command, wait_asleep
+from export.command import CommandParser, number, run_command, wait_asleep
 from export.errors import UnsupportedModel
 from export.sources import ALLOW_PICKLES, DEFAULT_MODEL
 from model.artifact import LAST_HIDDEN_STATE, ONNX_RUNTIME, OPENVINO, Manifest
@@ -108,7 +108,7 @@ HOW_TO_EXPORT: Mapping[str, Mapping[str, Any]] = {
 
 def parser(program: str = PROGRAM, default_output: str = "") -> argparse.ArgumentParser:
     """The command line; `program` is what it was called by, `default_output` where it writes by default."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog=program,
         description=DESCRIPTION.replace("python -m service", _serve_command(program)),
         epilog=EXAMPLES.replace(PROGRAM, program),

@@ -12,13 +12,13 @@ import sys
 import traceback
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from export.errors import one_line
 
 Number = TypeVar("Number", int, float)
 
-FAILED, INTERRUPTED = 1, 130  # the second as a shell counts a program that Ctrl-C ended
+FAILED, WRONG_COMMAND_LINE, INTERRUPTED = 1, 2, 130  # the last as a shell counts a program that Ctrl-C ended
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 OTHERS_FLAGS = ("--weights", "--no-deps")  # which messages name, and no export has; the second is pip's
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
@@ -44,6 +44,14 @@ count = number(int, lambda value: value > 0, "a whole number above 0")
 positive = number(float, lambda value: 0 < value < math.inf, "a number above 0")
 not_negative = number(float, lambda value: 0 <= value < math.inf, "a number from 0")
 share = number(float, lambda value: 0 <= value < 1, "a share of at least 0 and below 1")
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Answers a wrong command line as the other commands of `polyhead` do, without the list of all flags."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with what is wrong, and 2."""
+        self.exit(WRONG_COMMAND_LINE, f"Try '{self.prog} --help' for help.\n\nError: {message}\n")
 
 
 class Store(argparse.Action):

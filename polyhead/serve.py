@@ -8,6 +8,7 @@ from typing import get_args
 
 import typer
 
+from export.command import CommandParser
 from export.sources import ALLOW_PICKLES
 from model.artifact import ONNX_RUNTIME, OPENVINO
 from model.config_parts import Precision, Task
@@ -39,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
 
 def read_and_export(arguments: list[str]) -> Settings:
     """The settings to serve with, once their model is an artifact."""
-    flags = argparse.ArgumentParser(PROGRAM, add_help=False, allow_abbrev=False)
+    flags = CommandParser(PROGRAM, add_help=False, allow_abbrev=False)
     _add_export_flags(flags)
     chosen, rest = flags.parse_known_args(arguments)
     try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from inspect import cleandoc
 from pathlib import Path
 
-from export.command import Store, run_command, wait_asleep
+from export.command import CommandParser, Store, run_command, wait_asleep
 from train.commands import COMMANDS, Command
 from train.errors import RunError
 from train.experiments.commands import EXPERIMENTS
@@ -24,7 +24,7 @@ EVERY: Mapping[str, type[Command]] = {**COMMANDS, **EXPERIMENTS}
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     """The command line, described."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog=program,
         description=DESCRIPTION,
         epilog="`polyhead train COMMAND --help` explains each command, with an example.",

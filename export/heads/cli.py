@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from export.command import count, run_command, wait_asleep
+from export.command import CommandParser, count, run_command, wait_asleep
 from export.errors import SourceError
 from export.sources import ALLOW_PICKLES, DEFAULT_MODEL
 from model.artifact import HEADS, HEADS_PAGE
@@ -31,7 +31,7 @@ says why; 2: the command line is wrong; 130: interrupted."""
 
 def parser(program: str = PROGRAM, default: Path | None = None) -> argparse.ArgumentParser:
     """The command line; `program` is what it was called by, `default` the artifact if none is named."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog=program,
         description=DESCRIPTION,
         epilog=EXAMPLES.replace(PROGRAM, program),

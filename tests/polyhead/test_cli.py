@@ -58,6 +58,21 @@ def test_a_misspelt_word_is_answered_with_the_nearest(given: list[str], nearest:
     assert nearest in run(*given, code=2).splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ("export --precision int9", "argument --precision: invalid choice: 'int9'"),
+        ("heads", "the following arguments are required: --corpus"),
+        ("train heal", "the following arguments are required: --output, --texts"),
+        ("serve --precision int9", "argument --precision: invalid choice: 'int9'"),
+    ],
+)
+def test_a_wrong_flag_is_said_without_a_list_of_all(given: str, fault: str, run: Run) -> None:
+    command = given.partition(" --")[0]
+    head, _, said = run(*given.split(), code=2).splitlines()
+    assert (head, said[: len(fault) + 7]) == (f"Try 'polyhead {command} --help' for help.", f"Error: {fault}")
+
+
 @pytest.mark.parametrize(("arguments", "code"), [(["serve", "--port", "x"], 2), (["tune", "--model", "/nowhere"], 1)])
 def test_failures_name_the_command(arguments: list[str], code: int, run: Run) -> None:
     assert run(*arguments, code=code).startswith(f"polyhead {arguments[0]}: ")
