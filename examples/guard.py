@@ -58,6 +58,8 @@ def predict(url: str, parts: Sequence[str], *, may_fail: bool) -> list[list[dict
         if error.code == TOO_LARGE and may_fail:
             return None
         raise OSError(json.load(error)["error"]) from error
+    except urllib.error.URLError as error:
+        raise OSError(f"no server answers at {url} ({error.reason}): start `polyhead serve`, or name --url") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

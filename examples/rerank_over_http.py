@@ -31,6 +31,8 @@ def ask(url: str, body: dict[str, Any]) -> list[dict[str, Any]]:
             return found
     except urllib.error.HTTPError as error:
         raise OSError(json.load(error)["error"]) from error
+    except urllib.error.URLError as error:
+        raise OSError(f"no server answers at {url} ({error.reason}): start `polyhead serve`, or name --url") from error
 
 
 def strongest_heads(attention: dict[str, Any], count: int) -> list[Head]:
