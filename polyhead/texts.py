@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import math
+import os
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +15,8 @@ from threading import Thread
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import typer
+
+from polyhead.output import say
 
 STANDARD_INPUT = "-"
 TEXT, TEXT_PAIR = "text", "text_pair"  # names of a text and a pair's second one, unless others are given
@@ -94,6 +97,8 @@ class Source:
             context.fail(f"--pairs: {len(texts)} texts are no pairs: give two for each")
         if not (texts or path) and (sys.stdin is None or sys.stdin.isatty()):  # None: it was closed
             context.fail("no texts: give them as arguments, with --input FILE, or pipe them in")
+        if file := next(filter(os.path.isfile, texts), None):
+            say(f"{context.command_path}: {file} is taken for a text; --input {file} reads the file")
         return cls(texts, path or STANDARD_INPUT, fields, kind)
 
     def is_file(self, path: Path) -> bool:

@@ -217,6 +217,14 @@ BAD_FILES: list[tuple[bytes, str, str, str]] = [  # content, name, flags besides
 ]
 
 
+def test_a_text_that_is_the_name_of_a_file_is_said(run: Run) -> None:
+    Path("in.txt").write_text("cat")
+    assert [line["text"] for line in lines_of(run, "in.txt")] == ["in.txt"]
+    assert run.said == "polyhead encode: in.txt is taken for a text; --input in.txt reads the file\n"
+    lines_of(run, "cat", "a" * 5000)
+    assert run.said == ""
+
+
 @pytest.mark.parametrize(("content", "name", "flags", "message"), BAD_FILES, ids=[row[-1] for row in BAD_FILES])
 def test_what_goes_wrong_is_said_and_leaves_no_file(
     content: bytes, name: str, flags: str, message: str, run: Run
