@@ -3,6 +3,7 @@
 Nothing imports this module where tracing is off. Spans hold routes, statuses, counts and times; never a text.
 """
 
+import logging
 import threading
 import time
 from typing import Any
@@ -29,6 +30,7 @@ class OpenTelemetryTracing:
     """Starts a span for every request, sampled as its caller decided; of the others a share, from 0 to 1."""
 
     def __init__(self, processor: SpanProcessor, *, share: float) -> None:
+        logging.getLogger(trace.__name__).setLevel(logging.ERROR)  # its warnings quote headers that it does not take
         own = Resource.create({SERVICE_NAME: DISTRIBUTION, SERVICE_VERSION: own_version()})
         resource = own.merge(OTELResourceDetector().detect())  # what OTEL_... variables say wins
         sampler = ParentBased(TraceIdRatioBased(share))

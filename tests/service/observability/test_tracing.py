@@ -169,6 +169,17 @@ def test_no_text_stands_in_a_span(traced: Traced) -> None:
     assert CANARY not in written
 
 
+@pytest.mark.parametrize("state", [f"{CANARY} \xe9", "vendor=1," * 2000, ",".join(f"k{n}=v" for n in range(40))])
+def test_a_tracestate_that_is_none_is_left_out_and_not_logged(
+    traced: Traced, caplog: pytest.LogCaptureFixture, state: str
+) -> None:
+    headers = {b"traceparent": SAMPLED.encode(), b"tracestate": state.encode("latin-1")}
+    answer = traced.served.client.get("/info", headers=headers)
+    assert answer.headers["traceparent"].startswith(f"00-{TRACE}-")
+    assert "tracestate" not in answer.headers
+    assert not caplog.records
+
+
 def test_log_line_and_exemplar_have_the_trace_id(traced: Traced, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, REQUEST_LOGGER):
         traced.served.encode({"inputs": "cat"})
