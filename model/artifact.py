@@ -280,6 +280,7 @@ def read_manifest(directory: Path) -> Manifest:
         raise ArtifactError(f"{path} has {size} bytes, at most {MAX_MANIFEST_BYTES} are read")
     try:
         data = json.loads(path.read_bytes())
+        json.dumps(data, ensure_ascii=False).encode()  # fails for half of a surrogate pair, which no answer can hold
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{path} is not JSON: {error}") from error
     if not isinstance(data, dict):

@@ -55,6 +55,7 @@ def test_the_manifest_survives_a_round_trip(directory: Path) -> None:
         (MANIFEST, b" " * (MAX_MANIFEST_BYTES + 1), "manifest.json has .* bytes, at most"),  # it is not read
         (MANIFEST, b"{", "is not JSON"),
         (MANIFEST, b"[" * 100_000, "is not JSON"),
+        (MANIFEST, b'{"model": "\\ud800"}', "is not JSON: .* surrogates not allowed"),
         (MANIFEST, b"[]", "holds list, expected an object"),
         (MANIFEST, None, "polyhead export"),
     ],
