@@ -69,23 +69,29 @@ def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:
         UnsupportedModel: it cuts long texts at their beginning, or special tokens in a text.
     """
     path = folder / "tokenizer.json"
-    failure = "the tokenizer's settings are malformed: {!r:.200}"
     try:
         tokenizer = load_tokenizer(path) if path.is_file() else build_tokenizer(folder)
         _refuse_left_truncation(tokenizer, folder)
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer = _overrule(tokenizer, folder) if path.is_file() else tokenizer
-        failure = f"the tokenizer fails on a text such as {RARE!r}: {{}}"
-        tokenizer.encode(RARE)  # some faults show only when a tokenizer meets a text
     except ExportError:
         raise
     except Exception as error:  # the Rust side raises bare Exception, of a value of another type too
-        raise SourceError(f"{folder}: {failure.format(error)}") from error
+        raise SourceError(f"{folder}: the tokenizer's settings are malformed: {error!r:.200}") from error
+    refuse_failing(tokenizer, folder)
     normalizer = tokenizer.normalizer
     if do_lower_case and not (isinstance(normalizer, BertNormalizer) and normalizer.lowercase):
         tokenizer.normalizer = NormalizerSequence([Lowercase(), *([normalizer] if normalizer else [])])
     return tokenizer
+
+
+def refuse_failing(tokenizer: Tokenizer, folder: Path) -> None:
+    """Refuses, with a SourceError, a tokenizer that fails on a text that its vocabulary does not hold."""
+    try:
+        tokenizer.encode(RARE)
+    except Exception as error:  # the Rust side raises bare Exception
+        raise SourceError(f"{folder}: the tokenizer fails on a text such as {RARE!r}: {error}") from error
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.families.family import REQUIRED, Family, share_layers
-from export.tokenizer import load_tokenizer
+from export.tokenizer import load_tokenizer, refuse_failing
 from model.config import EncoderConfig, Pooling
 
 KIND = "static_table"
@@ -41,9 +41,15 @@ def describe_table(folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any
 
 
 def plain_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of tokenizer.json, which puts nothing around a text."""
+    """The tokenizer of tokenizer.json, which puts nothing around a text.
+
+    Raises:
+        SourceError: it fails on some texts.
+    """
     described = json.loads((folder / "tokenizer.json").read_bytes())
-    return Tokenizer.from_str(json.dumps({**described, "post_processor": None, "truncation": None, "padding": None}))
+    made = Tokenizer.from_str(json.dumps({**described, "post_processor": None, "truncation": None, "padding": None}))
+    refuse_failing(made, folder)
+    return made
 
 
 def _table(tensors: Mapping[str, Tensor]) -> Tensor:

@@ -31,6 +31,7 @@ from service.tokenization.rows import (
     keep,
 )
 
+RARE = "a \ua66e"  # in few vocabularies, so that it becomes the unknown token
 MAX_FILE_BYTES = 256 << 20  # the largest vocabularies in use take about 35 MB
 # Up to here a thread hand-off costs more than it frees the event loop for: about a millisecond of tokenising.
 INLINE_CHARACTERS = 4096
@@ -109,7 +110,7 @@ class Tokenizer:
         try:
             tokenizer = FastTokenizer.from_file(str(path))
             tokenizer.num_special_tokens_to_add(is_pair=False)
-            tokenizer.encode("a")  # some faults of a file show only then
+            tokenizer.encode(RARE)  # some faults of a file show only then
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # the library raises bare Exceptions, and panics that are not even those

@@ -266,6 +266,13 @@ def table_without_a_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
 
 
+def table_without_a_token_for_unknown_words(folder: Path) -> None:
+    make_a_table(folder, max_length=9)
+    described = json.loads((folder / "tokenizer.json").read_bytes())
+    described["model"]["unk_token"] = "[NONE]"  # noqa: S105 - a token of text
+    write_json(folder / "tokenizer.json", described)
+
+
 def test_texts_of_a_table_are_cut_where_its_tokenizer_cuts_them(bert_folder: Path) -> None:
     make_a_table(bert_folder, max_length=9)
     write_json(bert_folder / "tokenizer_config.json", {"model_max_length": 5})  # which the original does not read
@@ -280,6 +287,7 @@ FILES: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: write_json(folder / "tokenizer.json", {}), "tokenizer.json is not a tokenizer"),
     (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json is missing"),
     (table_without_a_tokenizer, "tokenizer.json is not a tokenizer: No such file"),
+    (table_without_a_token_for_unknown_words, "the tokenizer fails on a text such as .*Missing .* token"),
     (lambda folder: make_a_table(folder, max_length=9, direction="left"), "tokenizer.json cuts long texts at the left"),
 ]
 

@@ -81,11 +81,14 @@ def test_padding_and_truncation_of_the_file_do_not_count(tmp_path: Path) -> None
 
 PANICS = json.loads(make_tokenizer().to_str())
 PANICS["post_processor"]["special_tokens"] = {}
+NO_UNKNOWN = json.loads(make_tokenizer().to_str())
+NO_UNKNOWN["model"]["unk_token"] = "[NONE]"  # noqa: S105 - a token of text
 FILES = {
     "empty": "",
     "later version": '{"version": "9.9"}',
     "deep": '{"model":' + "[" * 100_000,
     "makes the library panic": json.dumps(PANICS),
+    "fails on an unknown word": json.dumps(NO_UNKNOWN),
 }
 
 
