@@ -2,8 +2,7 @@
 
 uvicorn 0.54 has none of them, and httptools buffers a header of any size. No timer runs a request: the server looks at
 every connection a few times within the shortest limit (`enforce_timeouts`). A client that leaves ends its request. The
-protocol knows connections and tasks, not what requests mean. Of uvicorn's own names it uses some that uvicorn does not
-promise to keep; the tests of this file fail when one of them changes.
+protocol knows connections and tasks, not what requests mean. It uses names that uvicorn may change: tests fail then.
 """
 
 import asyncio
@@ -157,6 +156,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             self._count_head(len(self.url))
             check_head(self.parser.get_http_version(), self.headers)
+            self.expect_100_continue &= self.parser.get_http_version() == "1.1"  # RFC 9110, 10.1.1
             self._reading = "body"
             self._count_framing(-self._head_bytes)
             is_free = self._pause is None and not self.is_answering and not self.pipeline

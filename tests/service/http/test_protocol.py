@@ -162,6 +162,14 @@ def test_what_is_no_http_and_what_is_not_read_are_refused_in_the_one_body(
         assert connection.recv(1) == b""
 
 
+@pytest.mark.parametrize(("version", "first"), [(b"1.1", b"HTTP/1.1 100 "), (b"1.0", b"HTTP/1.1 200 ")])
+def test_http_1_0_has_no_interim_answers(server: ServerProcess, version: bytes, first: bytes) -> None:
+    """RFC 9110, 10.1.1: its clients would take one for the answer."""
+    request = request_bytes({"inputs": "cat"}, "Expect: 100-continue")
+    with server.connect(request.replace(b"HTTP/1.1", b"HTTP/" + version)) as connection:
+        assert connection.recv(len(first)) == first
+
+
 @pytest.mark.parametrize(
     ("chunk", "status", "code"),
     [
