@@ -58,7 +58,11 @@ class Share:
         if budget.held and budget.held + size > budget.limit:
             budget.on_full()
             raise HeldTooMuch(f"too many {budget.what} are held; try again later")
-        budget.held += size
+        self.add(size)
+
+    def add(self, size: int) -> None:
+        """Holds more, whatever others hold."""
+        self._budget.held += size
         self.held += size
 
     def give_back(self) -> None:
@@ -121,6 +125,12 @@ class RequestContext:
         """
         share = Share(budget)
         share.take(size)
+        self.at_end.append(share.give_back)
+
+    def add_answer(self, budget: ByteBudget, size: int) -> None:
+        """Holds bytes of an answer that are there already, until the request is over: others find less room."""
+        share = Share(budget)
+        share.add(size)
         self.at_end.append(share.give_back)
 
     def end(self) -> None:

@@ -42,10 +42,11 @@ T = TypeVar("T")
 
 
 class EncodeResult(NamedTuple):
-    """A request's answer as `build_answer` gives it, arrays still arrays, and its sizes."""
+    """A request's answer as `build_answer` gives it, arrays still arrays, its sizes, and the bytes held for it."""
 
     answer: dict[str, Any]
     sizes: Sizes
+    held: int
 
 
 async def encode(
@@ -56,14 +57,17 @@ async def encode(
         raise Invalid.at("encoding_format", '"float16" is for Accept: application/vnd.safetensors; JSON has the others')
     if request.encoding_format == "base64" and as_safetensors:
         raise Invalid.at("encoding_format", "base64 is for JSON; a safetensors answer has the others")
-    answer, sizes = await run(services, context, request, as_safetensors=as_safetensors)
+    encoded = await run(services, context, request, as_safetensors=as_safetensors)
+    answer, sizes, _ = encoded
     with StageTimer(services.model.metrics, "serialize"):
         if as_safetensors:
             is_half = request.encoding_format == "float16"
             return await offload(partial(pack_safetensors, answer, is_half=is_half), sizes.floats)
         if request.encoding_format == "base64":
             answer = await offload(partial(pack_base64, answer), sizes.floats)
-        return await serialize_in_pieces(answer, floats=sizes.built_from)
+        pieces = await serialize_in_pieces(answer, floats=sizes.built_from)
+    hold_written(services, context, encoded, pieces)
+    return pieces
 
 
 async def run(
@@ -134,8 +138,8 @@ async def run_plan(
     axes = await offload(partial(plan.axes, tokenized, runner.tokenizer), plan.axes_floats(lengths))
     block_floats = count_block_floats(plan.selection, axes, tokenized) if adds_blocks and plan.selection else 0
     sizes = check_sizes(plan, lengths, axes, settings, block_floats=block_floats, beside_bytes=beside_bytes)
-    held = sizes.held_bytes(plan.request.encoding_format, as_safetensors=as_safetensors)
-    context.hold_answer(services.model.answers, held + beside_bytes)
+    held = sizes.held_bytes(plan.request.encoding_format, as_safetensors=as_safetensors) + beside_bytes
+    context.hold_answer(services.model.answers, held)
     span_tokens = None
     if plan.spans is not None:
         find = partial(plan.spans.find_tokens, tokenized, len(plan.prompt.text))
@@ -152,7 +156,13 @@ async def run_plan(
             answer["attention"] = await offload(partial(add_blocks, answer["attention"]), sizes.built_from)
     attention_bytes = None if plan.request.attention is None else sizes.attention_bytes
     count(metrics, context, tokenized, attention_bytes=attention_bytes)
-    return EncodeResult(answer, sizes)
+    return EncodeResult(answer, sizes, held)
+
+
+def hold_written(services: Services, context: RequestContext, encoded: EncodeResult, pieces: Sequence[Piece]) -> None:
+    """Holds what an answer has besides what was counted before it ran, such as texts of the request."""
+    if (more := sum(map(len, pieces)) - encoded.held) > 0:
+        context.add_answer(services.model.answers, more)
 
 
 def read_request(request: EncodeRequest, names: InputNames, max_texts: int) -> tuple[Inputs, InputNames]:

@@ -13,7 +13,7 @@ from service.errors import WrongTask
 from service.http.response import JSON, compress, respond
 from service.http.route import answer_document
 from service.observability.stages import StageTimer
-from service.operations.encode import EncodeResult, run
+from service.operations.encode import EncodeResult, hold_written, run
 from service.requests.schemas import EncodeRequest, Output
 from service.services import choose_model, services_of
 from service.tokenization.inputs import INPUTS, InputNames
@@ -52,11 +52,13 @@ async def json_response(
     request: Request, answer: Any, encoded: EncodeResult, *, has_attention: bool = False
 ) -> Response:
     """An answer made from `encoded`, arrays still arrays, as JSON; compressed where it holds attention."""
-    with StageTimer(services_of(request).model.metrics, "serialize"):
+    services, context = services_of(request), context_of(request.scope)
+    with StageTimer(services.model.metrics, "serialize"):
         pieces: Sequence[Piece] = await serialize_in_pieces(answer, floats=encoded.sizes.built_from)
+    hold_written(services, context, encoded, pieces)
     headers = truncation_header(request)
     if has_attention:
-        pieces, coding = await compress(pieces, context_of(request.scope).headers.get(b"accept-encoding"))
+        pieces, coding = await compress(pieces, context.headers.get(b"accept-encoding"))
         headers |= coding
     return respond(pieces, JSON, headers)
 

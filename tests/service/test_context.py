@@ -2,12 +2,17 @@ import json
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.responses import Response
 
 from service.context import ByteBudget, RequestContext, Share
 from service.errors import HeldTooMuch, Invalid
-from tests.service.conftest import Serve, bodies
+from service.http.response import respond
+from service.routes import adapter
+from service.routes.compatible import inference_protocol
+from tests.service.conftest import Serve, Served, bodies
 from tests.service.fake_engine import MODEL_NAME
 from tests.service.http.test_protocol import large_request, metric, read_answer
 from tests.service.process import fake_server, wait_until
@@ -96,6 +101,28 @@ def test_answers_of_every_route_are_counted_and_given_back(serve: Serve) -> None
             response = served.client.post(path, json=body)
             assert (response.status_code, response.headers["retry-after"]) == (429, "1"), path
         assert answers.held == 0, path
+
+
+def test_what_an_answer_repeats_of_its_request_is_held_too(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, held = served.services.model.answers, list[int]()
+
+    def note(*parts: Any) -> Response:
+        held.append(answers.held)
+        return respond(*parts)
+
+    for module in (adapter, inference_protocol):
+        monkeypatch.setattr(module, "respond", note)
+    texts = ["cat " * 5000] * 3
+    for path, body in {
+        "/rerank": {"query": "cat", "texts": texts, "return_text": True},
+        "/v1/rerank": {"query": "cat", "documents": texts},
+        "/v2/embed": {"texts": texts},
+        f"/v2/models/{MODEL_NAME}/infer": {"id": texts[0] * 4, "inputs": [TENSOR]},
+    }.items():
+        answer = served.client.post(path, json=body)
+        assert answer.status_code == 200, path
+        assert held[-1] == len(answer.content) > 60_000, path
+        assert answers.held == 0
 
 
 TEXTS = 800  # whose answer is more than the kernel keeps of a connection

@@ -23,7 +23,7 @@ from service.http.route import Route, answer_document
 from service.inference.backend import Float32Array
 from service.machine import own_version
 from service.observability.stages import StageTimer
-from service.operations.encode import EncodeResult
+from service.operations.encode import EncodeResult, hold_written
 from service.requests.schemas import EncodeRequest, PromptOptions, example
 from service.routes.adapter import check_model, model_in_path, require_task, run_for, truncation_header
 from service.services import refuse_early, services_of
@@ -273,6 +273,7 @@ async def answer_infer(request: Request) -> Response:
             encoded = await run_for(request, inference.to_encode(texts), names=InputNames(DATA))
     with StageTimer(services.model.metrics, "serialize"):
         pieces, media_type, headers = await _write_answer(inference, encoded, name)
+    hold_written(services, context, encoded, pieces)
     return respond(pieces, media_type, headers | truncation_header(request))
 
 
