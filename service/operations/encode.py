@@ -160,7 +160,7 @@ async def run_plan(
 
 
 def hold_written(services: Services, context: RequestContext, encoded: EncodeResult, pieces: Sequence[Piece]) -> None:
-    """Holds what an answer has besides what was counted before it ran, such as texts of the request."""
+    """Holds the bytes of an answer that were not counted before the model ran, such as texts of the request."""
     if (more := sum(map(len, pieces)) - encoded.held) > 0:
         context.add_answer(services.model.answers, more)
 

@@ -1,8 +1,8 @@
 """What is asked about the process: probes, `GET /info` and `GET /heads`, `GET /metrics`, `GET /openapi.json`.
 
 `POST /admin/models` and `DELETE /admin/models/{model}`: models come and go while others answer. They are on the admin
-port, for whoever has a key where there are keys, and only with `--model-store`: nothing outside of that directory is
-ever loaded. A model that leaves answers the requests that it has.
+port, for whoever has a key where there are keys, and only with `--model-store`: they load only what that directory
+lists, which may be a link that its owner put there. A model that leaves answers the requests that it has.
 """
 
 import asyncio

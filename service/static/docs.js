@@ -1,7 +1,7 @@
 const canTry = document.getElementById("elsewhere").hidden;
-// Routes stand beside this page, also where a proxy puts it below a path. Else Swagger would ask the host's root.
+// Routes are relative to this page, also where a proxy puts it below a path. Else Swagger would ask the host's root.
 const server = { url: new URL(".", location.href).href.replace(/\/$/, "") };
-const besideThisPage = () => ({
+const relativeToThisPage = () => ({
   statePlugins: { spec: { wrapActions: { updateJsonSpec: (update) => (spec) => update({ ...spec, servers: [server] }) } } },
 });
 
@@ -10,7 +10,7 @@ SwaggerUIBundle({
   url: "openapi.json",
   dom_id: "#swagger-ui",
   presets: [SwaggerUIBundle.presets.apis],
-  plugins: canTry ? [besideThisPage] : [],
+  plugins: canTry ? [relativeToThisPage] : [],
   deepLinking: true,
   validatorUrl: null,
   ...(!canTry && { supportedSubmitMethods: [] }),

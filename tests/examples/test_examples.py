@@ -159,7 +159,7 @@ def test_what_is_not_there_is_one_line(
 ) -> None:
     monkeypatch.setattr("polyhead.models.find_folder", Mock(side_effect=SourceError("could not be fetched")))
     lines, model, hub = str(folder / "animals.txt"), ["--model", str(folder / "no model")], ["--model", "no/one"]
-    nobody = ["--url", "http://127.0.0.1:1"]
+    no_server = ["--url", "http://127.0.0.1:1"]
     other, pooled = (["--model", str(made.artifact)] for made in (classifier, embedder))
     calls: list[tuple[Any, list[str], str]] = [
         (cluster.main, [str(folder / "nowhere.txt")], "No such file"),
@@ -176,8 +176,8 @@ def test_what_is_not_there_is_one_line(
         (cluster.main, [lines, "--clusters", "2", *hub], "could not be fetched"),
         (search_folder.main, [str(folder), "a cat", *hub], "could not be fetched"),
         (search_passages.main, [lines, "a cat", *hub], "could not be fetched"),
-        (rerank_over_http.main, [lines, "a cat", *nobody], "no server answers at http://127.0.0.1:1 "),
-        (guard.main, ["a cat", "--label", "x", *nobody], "no server answers at http://127.0.0.1:1 "),
+        (rerank_over_http.main, [lines, "a cat", *no_server], "no server answers at http://127.0.0.1:1 "),
+        (guard.main, ["a cat", "--label", "x", *no_server], "no server answers at http://127.0.0.1:1 "),
     ]
     for main, arguments, message in calls:
         with pytest.raises(SystemExit, match="1"):
