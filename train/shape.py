@@ -32,6 +32,7 @@ BLOCK = 32  # neurons that go together: what a vector unit multiplies at once, o
 JUDGED = 100  # texts that a trial is judged on, at most a quarter of all
 FITTED = 250  # texts that a trial is fitted on
 STEPS = 1000  # that the knapsack divides the time into
+TRIES, CLOSE = 3, 0.02  # networks that are timed, and how far a speed may be from the one asked for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,21 +111,39 @@ def _of_neurons(name: str, tensor: Tensor, kept: Sequence[int]) -> Tensor:
 def choose_shape(
     encoder: Encoder, texts: Sequence[TokenizedText], faster: float, only: Sequence[Kind], precision: CostPrecision
 ) -> tuple[dict[str, Any], Shape]:
-    """What is removed for a speed, for the record, with the speed that was then measured; and what stays."""
+    """What is removed for a speed, for the record, with the speed that was then measured; and what stays.
+
+    The table of costs can be wrong by a tenth. Where the chosen network is faster or slower than the table says, one is
+    chosen again for as much less or more.
+    """
     costs = measure_costs(encoder.config, texts, precision)
-    shape, estimated = ShapeChoice(encoder, texts, costs).choose(faster, only)
-    whole, cut = time_networks([encoder, apply_shape(encoder, shape)], texts, precision)
+    choice = ShapeChoice(encoder, texts, costs)
+    tried: list[tuple[float, float, Shape]] = []
+    by_table = faster
+    while len(tried) < TRIES:
+        try:
+            shape, estimated = choice.choose(by_table, only)
+        except RunError:
+            if not tried:
+                raise
+            break
+        whole, cut = time_networks([encoder, apply_shape(encoder, shape)], texts, precision)
+        tried.append((whole / cut, estimated, shape))
+        before, by_table = by_table, faster * estimated * cut / whole
+        if by_table <= 1 or abs(by_table / before - 1) <= CLOSE:
+            break
+    measured, estimated, shape = min(tried, key=lambda one: (one[0] < (1 - CLOSE) * faster, abs(one[0] - faster)))
     speed = {
         "asked": faster,
         "only": list(only),
         "precision": precision,
         "estimated": round(estimated, 3),
-        "measured": round(whole / cut, 3),
+        "measured": round(measured, 3),
         "microseconds": costs.to_dict(),
     }
     sys.stderr.write(
         f"{' '.join(str(len(heads)) for heads in shape.heads)} heads and "
-        f"{' '.join(str(len(neurons)) for neurons in shape.neurons)} neurons stay: {whole / cut:.2f} times as fast "
+        f"{' '.join(str(len(neurons)) for neurons in shape.neurons)} neurons stay: {measured:.2f} times as fast "
         f"({estimated:.2f} by the table of costs)\n"
     )
     return {**shape.describe_removed(encoder.config), "chosen_by": "speed", "speed": speed}, shape

@@ -1,6 +1,5 @@
 """Which parts training removes: a share, a quality or a speed, heads that gates close; and the fit in closed form."""
 
-import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import fields, make_dataclass, replace
@@ -27,10 +26,9 @@ from tests.command import Run
 from tests.networks import TINY, draw_weights, random_batches, vary
 from tests.task_artifacts import quick_export
 from tests.train.conftest import draw, read_back
-from train import costs, loop, removal, shape
+from train import costs, loop, shape
 from train.batching import tokenize_texts
 from train.commands import GateSettings, HealSettings
-from train.costs import Costs
 from train.embedding import embed_ids, encoder_layers
 from train.errors import RunError
 from train.folder import RECORD, save_checkpoint, write_network
@@ -38,11 +36,10 @@ from train.gates import Gates, HardConcreteGates, fold_gates
 from train.heal import Heal
 from train.reconstruct import LayerRunner, LeastSquares, reconstruct, require_fittable
 from train.removal import Removal, eliminate, order_by_reconstruction
-from train.settings import Kind, RunSettings
-from train.shape import Shape, ShapeChoice, apply_shape, knapsack
+from train.settings import RunSettings
+from train.shape import Shape, apply_shape
 
 PRE_NORM = replace(TINY, num_heads=(4, 4, 4), pre_norm=True, final_norm=True)
-COSTS = Costs(np.array([[0.0, 0.0], [4.0, 4.0]]), np.array([[0.0, 0.0], [64.0, 8.0]]), 1.0, 2.0)
 
 
 def differences(student: Encoder, teacher: Encoder, batches: list[TextBatch]) -> float:
@@ -79,60 +76,6 @@ def test_a_network_without_a_layer_is_fitted_to_the_whole_one(pre_norm: bool) ->
     reconstruct(student, teacher, random_batches(2, 24), kept.layers)
     others = random_batches(1, 2)
     assert differences(student, teacher, others) < 0.8 * differences(cut, teacher, others)
-
-
-def test_the_knapsack_finds_what_trying_all_finds() -> None:
-    generator = np.random.default_rng(0)
-    options = [(generator.integers(1, 200, (3, 4)).astype(float), generator.random((3, 4))) for _ in range(3)]
-    places = list(itertools.product(range(3), range(4)))
-
-    def total(chosen: Sequence[tuple[int, int]], which: int) -> float:
-        return float(sum(option[which][place] for option, place in zip(options, chosen, strict=True)))
-
-    allowed = [chosen for chosen in itertools.product(places, repeat=3) if total(chosen, 0) <= 250]
-    found = knapsack(options, 250.0)  # a step is a quarter: whole numbers are not rounded
-    assert total(found, 0) <= 250
-    assert total(found, 1) == pytest.approx(min(total(chosen, 1) for chosen in allowed))
-
-
-@pytest.fixture(scope="module")
-def choice(texts: list[TokenizedText]) -> ShapeChoice:
-    return ShapeChoice(draw_weights(Encoder(PRE_NORM)), texts[:40], COSTS)
-
-
-@pytest.mark.parametrize("only", [("heads",), ("neurons",), ("layers",), ("heads", "neurons", "layers")])
-def test_a_chosen_shape_has_the_speed_and_lacks_only_what_may_go(only: tuple[Kind, ...], choice: ShapeChoice) -> None:
-    encoder = choice.encoder
-    found, estimated = choice.choose(1.2, only)
-    seconds = COSTS.of_network([4, 4, 4], [64, 64, 64])
-    assert seconds / COSTS.of_network([len(h) for h in found.heads], [len(n) for n in found.neurons]) == estimated
-    assert estimated >= 1.2
-    removed = found.describe_removed(encoder.config)
-    lost = {
-        "heads": removed["removed"],
-        "neurons": any(removed["removed_neurons"]),
-        "layers": removed["removed_layers"],
-    }
-    assert {kind for kind, gone in lost.items() if gone} <= set(only)
-    again = apply_shape(encoder, Shape.read(removed, encoder.config))
-    assert again.config == apply_shape(encoder, found).config
-
-
-def test_a_speed_out_of_reach_is_refused_with_the_highest(choice: ShapeChoice) -> None:
-    highest = r"--faster 3 cannot be reached: without heads the network is at most 1.41 times"
-    with pytest.raises(RunError, match=highest):
-        choice.choose(3.0, ["heads"])
-
-
-def test_neurons_that_others_stand_for_go_first(texts: list[TokenizedText], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removal, "TOGETHER", 1)
-    encoder = draw_weights(Encoder(PRE_NORM))
-    feed_forward = encoder_layers(encoder)[1].feed_forward
-    for product in (feed_forward.up.weight, feed_forward.up.bias):
-        product[32:] = product[:32]  # every neuron has a twin
-    found, _ = ShapeChoice(encoder, texts, COSTS).choose(1.09, ["neurons"])  # 32 neurons of 192 bring 1.11
-    assert [len(neurons) for neurons in found.neurons] == [64, 32, 64]
-    assert sorted(neuron % 32 for neuron in found.neurons[1]) == list(range(32))
 
 
 def by_size(encoders: Sequence[Encoder], *_: object) -> list[float]:
