@@ -12,9 +12,6 @@ from torch.nn.utils.rnn import pad_sequence
 from train.parallel import generator_of
 
 POOL = 32  # batches that are sorted by length together: little padding, and batch mates that differ from epoch to epoch
-PART = 2000  # batches among whose texts near ones are looked for
-NEAREST = 8  # texts of which one becomes a text's mate
-WITH_MATE = 3 / 8  # share of a batch's texts that have a mate; as many are the mates
 EVEN = 64  # tokens; 32 of a batch are left out on average
 EVEN_FROM = 512  # tokens of a batch; of a smaller one too large a share would be left out
 SHORTEST = 3  # tokens that a cut leaves of a text
@@ -100,31 +97,6 @@ def epoch_batches(lengths: Sequence[int], batch_size: int, *, seed: int, epoch: 
         made += [pool[at : at + batch_size] for at in range(0, len(pool), batch_size)]
     shuffled: list[int] = torch.randperm(len(made), generator=generator).tolist()
     return [made[index] for index in shuffled]
-
-
-def mates_in(batch_size: int) -> int:
-    """How many texts of a batch have a mate."""
-    return int(WITH_MATE * batch_size)
-
-
-def with_mates(batches: Sequence[Sequence[int]], vectors: Tensor) -> list[list[int]]:
-    """The same batches, each beginning with pairs of near texts: a text of its own, and one of those nearest to it.
-
-    As many of a batch's last texts are left out. The vectors, of length 1, are of all texts in the order of `batches`.
-    """
-    places = torch.tensor([place for batch in batches for place in batch])
-    made, start = [], 0
-    for batch in batches:
-        paired = mates_in(len(batch))
-        rows = torch.arange(start, start + paired)
-        nearness = vectors[rows] @ vectors.T
-        nearness[torch.arange(paired), rows] = -torch.inf  # itself
-        nearest = nearness.topk(min(NEAREST, len(places) - 1)).indices
-        mates = nearest[torch.arange(paired), places[rows] % nearest.shape[1]]
-        pairs = torch.stack([places[rows], places[mates]], dim=1)
-        made.append([*pairs.flatten().tolist(), *batch[paired : len(batch) - paired]])
-        start += len(batch)
-    return made
 
 
 def as_running_text(texts: Sequence[str], share: float, seed: int) -> list[str]:

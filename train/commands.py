@@ -78,9 +78,6 @@ class Weights:
         "of relations between tokens in the last layer (MiniLMv2; default: 0)", 0.0, type=not_negative
     )
     substitute: float = flag("share of tokens replaced in every other text (default: 0)", 0.0, type=share)
-    near_weight: float = flag(
-        "of similarities of near texts, in the last quarter of the run (default: 0)", 0.0, type=not_negative
-    )
     running_text: float = flag(
         "share of texts that get a full stop, half of them behind others (default: 0)", 0.0, type=share, metavar="SHARE"
     )

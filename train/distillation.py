@@ -18,16 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from export.checkpoint import Checkpoint
 from model.encoder import Encoder
 from model.packing import real_tokens
-from train.batching import (
-    TokenBatch,
-    TokenIds,
-    as_running_text,
-    mates_in,
-    ordinary_tokens,
-    substitute,
-    tokenize_texts,
-    with_mates,
-)
+from train.batching import TokenBatch, as_running_text, ordinary_tokens, substitute, tokenize_texts
 from train.commands import Weights
 from train.data import Texts
 from train.embedding import cosine_figures, embed_ids, encoder_layers, layer_outputs, run
@@ -45,7 +36,6 @@ class Distillation(Recipe):
 
     command = "distil"
     score = "cosine_mean"
-    late = 0.75  # before, while the rate is high, pairs of near texts cost the vectors more than they bring
 
     def __init__(
         self,
@@ -77,14 +67,6 @@ class Distillation(Recipe):
         self.expected = embed_ids(self.teacher, self.held_out, self.device)
         self.described = {**material.described, **described, "distillation": asdict(weights)}
 
-    def arranged(self, batches: Sequence[list[int]]) -> Sequence[list[int]]:
-        """With pairs of texts that are near to each other by the teacher, where `near_weight` counts them."""
-        if not self.weights.near_weight:
-            return batches
-        ids = [self.tokens.ids[place] for batch in batches for place in batch]
-        shown = "looking for near texts" if self.processes.is_first else None
-        return with_mates(batches, embed_ids(self.teacher, TokenIds(ids), self.device, shown=shown))
-
     def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
         """The gradient of the distillation loss."""
         loss = self.loss(self.batch(places, step), share)
@@ -109,8 +91,6 @@ class Distillation(Recipe):
             found = run(self.encoder, batch, head_gates).float()
         found, target = (self.processes.gather(vectors, texts) for vectors in (found, target))
         loss = cosine_loss(found, target) + self.weights.similarity_weight * similarity_loss(found, target)
-        if share >= self.late and self.weights.near_weight:
-            loss = loss + self.weights.near_weight * near_loss(found, target, mates_in(texts))
         if self.weights.hidden_weight and len(self.layers):
             matched = [expected[layer] for layer in self.layers]
             loss = loss + self.weights.hidden_weight * (1 - share) * hidden_loss(hidden, matched, self.processes.total)
@@ -133,18 +113,6 @@ def similarity_loss(student: Tensor, teacher: Tensor) -> Tensor:
     """Mean squared difference of the cosines between the texts of a batch, [B, D] each."""
     own, whole = normalize(student, dim=-1), normalize(teacher, dim=-1)
     return ((own @ own.T - whole @ whole.T) ** 2).mean()
-
-
-def near_loss(student: Tensor, teacher: Tensor, pairs: int) -> Tensor:
-    """Mean squared difference of the cosines within each pair, [B, D] each, of which the first 2 `pairs` are pairs.
-
-    0 without a pair.
-    """
-    own, whole = (
-        (rows[: 2 * pairs : 2] * rows[1 : 2 * pairs : 2]).sum(dim=-1)
-        for rows in (normalize(student, dim=-1), normalize(teacher, dim=-1))
-    )
-    return ((own - whole) ** 2).sum() / max(1, pairs)
 
 
 def hidden_loss(

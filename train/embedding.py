@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
-from tqdm import tqdm
 
 from export.similarity import row_cosines
 from model.encoder import Encoder, EncoderLayer
@@ -17,17 +16,13 @@ from train.batching import TokenBatch, TokenIds
 MOST_TOKENS = 4096  # of one batch
 
 
-def embed_ids(encoder: Encoder, texts: TokenIds, device: torch.device, *, shown: str | None = None) -> Tensor:
-    """Normalised embeddings [texts, D] on the CPU, in evaluation mode, in the order of the texts.
-
-    A progress bar has the name `shown`.
-    """
+def embed_ids(encoder: Encoder, texts: TokenIds, device: torch.device) -> Tensor:
+    """Normalised embeddings [texts, D] on the CPU, in evaluation mode, in the order of the texts."""
     was_training = encoder.training
     encoder.eval()
     found = torch.zeros(len(texts.ids), encoder.config.embedding_size)
     with torch.inference_mode():
-        batches = list(batches_by_length(texts.lengths))
-        for places in tqdm(batches, desc=shown, unit="batch", leave=False, disable=shown is None):
+        for places in batches_by_length(texts.lengths):
             found[places] = normalize(run(encoder, texts.batch(places).to(device)), dim=-1).cpu()
     encoder.train(was_training)
     return found

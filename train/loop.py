@@ -28,7 +28,7 @@ from tqdm import tqdm
 from export.checkpoint import Checkpoint
 from export.pruning.picture import Line, Panel, draw_panels, plain
 from model.encoder import Encoder
-from train.batching import PART, epoch_batches
+from train.batching import epoch_batches
 from train.errors import Diverged, RunError
 from train.folder import complete_network, load_checkpoint, require_folder, save_checkpoint, write_network, write_record
 from train.optimizer import make_optimizer
@@ -50,7 +50,6 @@ class Recipe(ABC):
     like: Checkpoint  # the checkpoint whose tokenizer, length and defaults the network keeps
     lengths: Sequence[int]  # tokens of each example
     described: Mapping[str, Any] = {}  # for the record: data with hashes, what was done before training
-    late: float = 1.0  # share of the run from which on batches are `arranged`
     rate_factors: Mapping[str, float] = {}  # on the learning rate, by the first part of a parameter's name
     processes: Processes = ALONE  # which share every batch; the loop sets it
 
@@ -65,10 +64,6 @@ class Recipe(ABC):
     @abstractmethod
     def evaluate(self) -> dict[str, float]:
         """Figures of the network as it stands, on examples that are not trained on."""
-
-    def arranged(self, batches: Sequence[list[int]]) -> Sequence[list[int]]:
-        """The batches of some late steps, with other examples or in another order where a recipe wants that."""
-        return batches
 
     def network(self) -> Encoder:
         """The network that is written and judged, as it stands."""
@@ -196,22 +191,10 @@ def _batches(recipe: Recipe, settings: RunSettings) -> tuple[int, Callable[[int]
 
     per_epoch = len(epoch_of(0))
     steps = max(1, round(settings.epochs * per_epoch))
-    late = math.ceil(recipe.late * steps)
-
-    def plain(step: int) -> list[int]:
-        epoch, index = divmod(step, per_epoch)
-        return epoch_of(epoch)[index]
-
-    @lru_cache(1)
-    def arranged(first: int) -> Sequence[list[int]]:
-        with _precision(settings):
-            return recipe.arranged([plain(step) for step in range(first, min(first + PART, steps))])
 
     def batch_of(step: int) -> list[int]:
-        if step < late:
-            return plain(step)
-        index = (step - late) % PART
-        return arranged(step - index)[index]
+        epoch, index = divmod(step, per_epoch)
+        return epoch_of(epoch)[index]
 
     return steps, batch_of
 

@@ -22,7 +22,6 @@ from train.batching import (
     ordinary_tokens,
     substitute,
     tokenize_texts,
-    with_mates,
 )
 from train.data import read_parts, read_rows, read_texts
 from train.errors import DataError, RunError
@@ -145,20 +144,6 @@ def test_an_epoch_has_every_example_once_beside_others_of_its_length_in_another_
     padded = 16 * sum(longest) / sum(LENGTHS[place] for batch in epochs[0] for place in batch)
     assert padded < 1.1
     assert longest != sorted(longest)
-
-
-def test_a_batch_begins_with_pairs_of_near_texts() -> None:
-    batches = torch.randperm(320, generator=torch.Generator().manual_seed(0)).view(20, 16).tolist()
-    places = torch.tensor([place for batch in batches for place in batch])
-    angles = places % 20 * 0.3  # twenty kinds of texts
-    found = with_mates(batches, torch.stack([angles.cos(), angles.sin()], dim=1))
-    for batch, before in zip(found, batches, strict=True):
-        pairs, rest = list(zip(batch[:12:2], batch[1:12:2], strict=True)), batch[12:]
-        assert [text for text, _ in pairs] + rest == before[:10]
-        assert all(text != mate and text % 20 == mate % 20 for text, mate in pairs)
-    assert len({mate for batch in found for mate in batch[1:12:2]}) > 40, "not always the same ones"
-    assert with_mates([[4], [7]], torch.ones(2, 1)) == [[4], [7]]
-    assert sorted(with_mates([[4, 7, 9]], torch.ones(3, 1))[0])[1] == 7
 
 
 def test_batches_are_what_the_tokenizer_gives(tokenizer: Tokenizer) -> None:

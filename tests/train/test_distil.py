@@ -20,7 +20,6 @@ from train.distillation import (
     PROJECTIONS,
     hidden_loss,
     last_projections,
-    near_loss,
     relation_heads,
     relation_loss,
     similarity_loss,
@@ -112,15 +111,6 @@ def test_no_text_is_both_learned_from_and_judged_by(text_file: Path, tmp_path: P
     assert len(given.held_out) == 11
     with pytest.raises(DataError, match="0 different texts, without those that are held out; at least 8"):
         read_material([text_file], text_file)
-
-
-def test_near_loss_is_a_plain_loop_over_pairs() -> None:
-    a, b = draw(6, 8), draw(6, 8, seed=1)
-    cosine = nn.CosineSimilarity(dim=0)
-    expected = np.mean([(cosine(a[i], a[i + 1]) - cosine(b[i], b[i + 1])) ** 2 for i in (0, 2)])
-    assert near_loss(a, b, 2) == pytest.approx(float(expected))
-    assert near_loss(3 * a, a, 3) == pytest.approx(0, abs=1e-12)
-    assert near_loss(a, b, 0) == 0
 
 
 def test_similarity_loss_is_a_plain_loop() -> None:

@@ -76,12 +76,11 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return read_back(folder).encoder.state_dict()
 
 
-@pytest.mark.parametrize(("optimizer", "near"), [("adamw", 0.0), ("muon", 20.0)])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_resumed_run_ends_in_the_bits_of_an_uninterrupted_one(
-    optimizer: OptimizerName, near: float, settings: HealSettings, run: RunSettings, tiny_folder: Path
+    optimizer: OptimizerName, settings: HealSettings, run: RunSettings, tiny_folder: Path
 ) -> None:
     run = replace(run, optimizer=optimizer)
-    settings = replace(settings, weights=replace(settings.weights, near_weight=near))
     whole = replace(run, output=run.output.with_name("whole"))
     loop.train(Heal(settings, whole), whole)
     interrupted(Heal, settings, run)
@@ -99,32 +98,6 @@ def test_a_resumed_run_ends_in_the_bits_of_an_uninterrupted_one(
     teacher = recipe.teacher.state_dict()
     for found, expected in ((weights(run.output), weights(whole.output)), (teacher, weights(tiny_folder))):
         assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
-
-
-def test_pairs_of_near_texts_are_in_the_last_quarter_alone(settings: HealSettings, run: RunSettings) -> None:
-    made: list[list[int]] = []
-    read: dict[int, Sequence[int]] = {}
-
-    class Watched(Heal):
-        def arranged(self, batches: Sequence[list[int]]) -> Sequence[list[int]]:
-            made.extend(super().arranged(batches))
-            return made[-len(batches) :]
-
-        def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
-            read[step] = places
-            return super().backward(places, step=step, share=share)
-
-    losses = []
-    for near in (0.0, 20.0):
-        made.clear()
-        output = run.output.with_name(f"near-{near:g}")
-        weighed = replace(settings, weights=replace(settings.weights, near_weight=near))
-        losses.append(loop.train(Watched(weighed, run), replace(run, output=output)).losses)
-        late = [step for step in read if step >= 0.75 * len(read)]
-        assert 0 < len(late) < len(read) / 2
-        assert [read[step] for step in late] == made
-    plain, paired = ({step: loss for step, loss, _ in each} for each in losses)
-    assert {step - 1 for step in plain if plain[step] != paired[step]} == set(late)
 
 
 def test_bf16_is_for_the_products_of_muon_and_not_for_weights(
