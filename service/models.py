@@ -22,7 +22,7 @@ from service.observability import metrics as names
 from service.observability.metrics import Metrics, ModelMetrics
 from service.observability.stages import BatchRecord
 from service.runner import Runner
-from service.settings import Settings
+from service.settings import Settings, own_name
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class ServedModel:
     def __init__(self, directory: Path, alias: str, settings: Settings, metrics: Metrics) -> None:
         self.directory = directory
         self.alias = alias
-        self.name = alias or _own_name(directory)
+        self.name = alias or own_name(directory) or directory.name
         self.loaded: Runner | None = None
         self.failure = ""
         self.bodies = ByteBudget(settings.max_held_body_bytes, "request bodies")
@@ -136,13 +136,6 @@ class ServedModel:
         self.in_use -= 1
         if not self.in_use:
             self.unused.set()
-
-
-def _own_name(directory: Path) -> str:
-    try:
-        return read_manifest(directory).model
-    except (ArtifactError, OSError):
-        return directory.name
 
 
 Load = Callable[[ServedModel], Awaitable[None]]

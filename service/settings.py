@@ -172,7 +172,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         models = self.named_models
-        names = [name or _own_name(path) for name, path in models] if len(models) > 1 else []
+        names = [name or own_name(path) or str(path) for name, path in models] if len(models) > 1 else []
         for name in sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"more-models: two models have one name, {name}; expected another NAME=DIRECTORY for each")
         if self.model_store is not None and (self.processes != 1 or self.admin_port is None):
@@ -265,8 +265,7 @@ def _refuse_unknown_flag(parser: ArgumentParser, given: Sequence[str]) -> None:
     for word in given[: given.index("--")] if "--" in given else given:
         flag = word.partition("=")[0]
         if flag.startswith("--") and flag not in known:
-            nearest = difflib.get_close_matches(flag, known, n=1)
-            parser.error(f"there is no {flag}" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+            parser.error(f"there is no {flag}{_meant(flag, known)}")
 
 
 def _with_default(model: Path) -> type[Settings]:
@@ -301,18 +300,21 @@ def misspelt_variables(names: Iterable[str]) -> list[str]:
     for name in sorted(names):
         prefix, _, short = name.upper().partition("_")  # read whatever its case
         if f"{prefix}_" == ENVIRONMENT_PREFIX and short not in known:
-            nearest = difflib.get_close_matches(short, known, n=1)
-            meant = f"; did you mean {ENVIRONMENT_PREFIX}{nearest[0]}?" if nearest else ""
-            found.append(f"no setting is called {name}{meant}")
+            found.append(f"no setting is called {name}{_meant(short, known, ENVIRONMENT_PREFIX)}")
     return found
 
 
-def _own_name(directory: Path) -> str:
-    """What an artifact calls itself; the path of what is none, which is said when it is loaded."""
+def _meant(name: str, known: Sequence[str], prefix: str = "") -> str:
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {prefix}{nearest[0]}?" if nearest else ""
+
+
+def own_name(directory: Path) -> str:
+    """What an artifact calls itself; empty of what is none, which is said when it is loaded."""
     try:
         return read_manifest(directory).model
     except (ArtifactError, OSError):
-        return str(directory)
+        return ""
 
 
 def _one_line(error: ValidationError) -> str:
