@@ -246,7 +246,7 @@ def test_a_route_is_tried_below_the_path_that_a_proxy_adds(
     page.goto(f"http://127.0.0.1:{viewer_server.address[1]}/below/docs")
     page.get_by_text("/healthz", exact=True).click()
     page.get_by_role("button", name="Try it out").click()
-    with page.expect_request("**/healthz"):
+    with page.expect_response("**/healthz"):
         page.get_by_role("button", name="Execute").click()
     assert asked[-1].endswith("/below/healthz")
     page.close()

@@ -206,18 +206,29 @@ def test_an_export_that_fails_leaves_nothing(
     assert {path.suffix for path in cache.iterdir()} == {".lock"}
 
 
-def test_an_interrupted_export_has_ended_before_the_command_has(embedder: TaskArtifact, cache: Path, run: Run) -> None:
-    slow_end = ["sh", "-c", "trap 'sleep 1; exit' TERM; while :; do sleep 0.1; done"]
-    processes = []
+def test_an_interrupted_export_has_ended_before_the_command_has(
+    embedder: TaskArtifact, cache: Path, run: Run, tmp_path: Path
+) -> None:
+    listens = tmp_path / "listens"
+    slow_end = ["sh", "-c", f"trap 'sleep 1; exit' TERM; touch {listens}; while :; do sleep 0.1; done"]
+    processes: list[subprocess.Popen[bytes]] = []
 
-    def start(_: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        processes.append(started(slow_end, **options))
-        time.sleep(0.2)  # until it listens
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-        return processes[0]
+    class Export(subprocess.Popen[bytes]):
+        was_waited_for = False
 
-    started = subprocess.Popen
-    with patch("polyhead.models.subprocess.Popen", start):
+        def __init__(self, _: list[str], **options: Any) -> None:
+            super().__init__(slow_end, **options)
+            processes.append(self)
+
+        def wait(self, timeout: float | None = None) -> int:
+            while not listens.exists():
+                time.sleep(0.01)
+            if not self.was_waited_for:  # Ctrl-C comes then
+                self.was_waited_for = True
+                threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            return super().wait(timeout)
+
+    with patch("polyhead.models.subprocess.Popen", Export):
         run("serve", embedder.folder, code=130)
     assert [process.returncode for process in processes] == [0]
 
