@@ -238,7 +238,7 @@ def attention_picture(entry: Mapping[str, Any]) -> str | None:
     """The first head of an entry of `attention` with its tokens, and all its heads small; None if it has no maps."""
     if "weights" not in entry or "indices" in entry:
         return None
-    labels = entry.get("words") or entry["tokens"]
+    labels = entry["words"] if "words" in entry else entry["tokens"]
     titled = [
         (_title(entry, layer, place), weights)
         for layer, maps in enumerate(entry["weights"])

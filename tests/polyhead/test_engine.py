@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from copy import deepcopy
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from weakref import ref
 from xml.etree import ElementTree
 
@@ -128,6 +128,13 @@ def test_a_notebook_shows_a_comparison_and_nothing_without_attention(engine: Eng
     assert "Similarity" in engine.explain(A, B)._repr_html_()
     assert engine.encode([A])._repr_html_() is None
     assert engine.encode([A], attention={"form": "stats"})._repr_html_() is None
+
+
+@pytest.mark.parametrize("level", ["token", "word"])
+def test_a_notebook_shows_as_text_what_has_no_cells(engine: Engine, level: Literal["token", "word"]) -> None:
+    encoded = engine.encode([""], attention={"level": level, "exclude_special": True})
+    assert encoded.attention[0][f"{level}s"] == []
+    assert encoded._repr_html_() is None
 
 
 def test_public_names_are_those_of_the_packages_below() -> None:
