@@ -134,6 +134,7 @@ class ExplainPlan:
         inputs: both texts, prompts in front; of a classifier one text, or one pair.
         selection: the attention that saliency is made of; None through the network.
         head_gates: [sum of all layers' heads], or None.
+        can_pool: whether the model also explains through pooling.
     """
 
     request: ExplainRequest
@@ -142,6 +143,7 @@ class ExplainPlan:
     prompt: Prompt = field(default_factory=Prompt)
     selection: AttentionSelection | None = None
     head_gates: Float32Array | None = None
+    can_pool: bool = False
 
     @property
     def run_options(self) -> dict[str, Any]:
@@ -164,9 +166,8 @@ class ExplainPlan:
         """Refuses a text that has no token at all (Invalid), or is longer than is explained (TooLarge)."""
         refuse_empty(texts, names=self.names)
         if self.request.through == "network":
-            lengths, is_embedder = [len(text.input_ids) for text in texts], len(texts) == len(SIDES)
-            cure = "send a shorter text" + (', or ask for through "pooling"' if is_embedder else "")
-            check_explained(lengths, max_explained, names=self.names, cure=cure)
+            cure = "send a shorter text" + (', or ask for through "pooling"' if self.can_pool else "")
+            check_explained([len(text.input_ids) for text in texts], max_explained, names=self.names, cure=cure)
 
 
 def plan_explaining(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
@@ -191,12 +192,14 @@ def plan_explaining(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
         )
     if EXPLAIN_GRAPH not in manifest.files:
         raise NotFound(missing_graph(manifest))
+    can_pool = manifest.task == "embedding" and not manifest.config.projections
     if request.head_mask:
-        raise Invalid.at("head_mask", 'heads cannot be switched off through the network; take "pooling"')
+        cure = 'ask for through "pooling"' if can_pool else "leave it out"
+        raise Invalid.at("head_mask", f"heads cannot be switched off through the network; {cure}")
     if manifest.task != "embedding":
         return _plan_scores(request, manifest)
     prompt, inputs = _both_texts(request, manifest, manifest.config.embedding_size)
-    return ExplainPlan(request, inputs, prompt=prompt)
+    return ExplainPlan(request, inputs, prompt=prompt, can_pool=can_pool)
 
 
 def _plan_pooling(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
@@ -210,7 +213,7 @@ def _plan_pooling(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
     if projections := manifest.config.projections:
         raise Invalid(
             f"this model projects its pooled vector to {projections[-1].size} dimensions; the similarity of "
-            "projected vectors is no sum over pairs of tokens, so it cannot be explained by one"
+            'projected vectors is no sum over pairs of final token vectors; ask for through "network"'
         )
     prompt, inputs = _both_texts(request, manifest, manifest.config.hidden_size)
     selection = select_attention(AttentionRequest(reduce="rollout"), manifest.config.num_heads)

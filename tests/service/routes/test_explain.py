@@ -84,21 +84,28 @@ def test_long_texts_are_cut_or_refused(served: Served) -> None:
     assert f"{MAX_LENGTH + 2} tokens" in refused.json()["error"]["message"]
 
 
+PROJECTED = {"projections": (Projection(size=4),)}
+LONG = "cat " * 30
+
+
 @pytest.mark.parametrize(
     ("path", "body", "change", "message"),
     [
-        ("/explain", {"a": A, "b": B}, {"projections": (Projection(size=4),)}, "projects its pooled vector to 4 dim"),
+        ("/explain", {"a": A, "b": B}, PROJECTED, 'projects its pooled vector to 4 dim.* ask for through "network"$'),
+        ("/explain", {"a": A, "b": B, "through": "network", "head_mask": [[0, 0, 0]]}, PROJECTED, "; leave it out$"),
+        ("/explain", {"a": A, "b": LONG, "through": "network"}, PROJECTED, "b: .*; send a shorter text$"),
         ("/encode", {"inputs": A, "attention": {"form": "norms"}}, {"output_gate": True}, "would leave out the gates"),
     ],
 )
 def test_what_a_network_s_parts_forbid_is_refused(
-    served: Served, monkeypatch: pytest.MonkeyPatch, path: str, body: Any, change: dict[str, Any], message: str
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, path: str, body: Any, change: dict[str, Any], message: str
 ) -> None:
+    served = serve("--max-explained-tokens", "10", decomposer=FakeDecomposer())
     manifest = replace(served.engine.manifest, config=replace(served.engine.config, **change))
     monkeypatch.setattr(served.engine, "artifact", replace(served.engine.artifact, manifest=manifest))
     response = served.client.post(path, json=body)
-    assert response.status_code == 422
-    assert message in response.json()["error"]["message"]
+    assert response.status_code == (413 if LONG in body.values() else 422)
+    assert re.search(message, response.json()["error"]["message"])
 
 
 def test_a_prompt_goes_before_both_texts(served: Served) -> None:
@@ -165,10 +172,13 @@ def test_top_pairs_are_the_largest_and_say_what_is_left(served: Served, through:
     assert total == pytest.approx(answer["similarity"], abs=1e-6)
 
 
-def test_a_long_text_of_a_classifier_is_not_sent_to_pooling(reranker: TaskArtifact) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"), [({}, "their square; send a shorter text"), ({"head_mask": [[0, 0, 0]]}, "; leave it out")]
+)
+def test_a_classifier_is_not_sent_to_pooling(reranker: TaskArtifact, change: dict[str, Any], words: str) -> None:
     with serving(reranker.artifact, "--max-explained-tokens", "4") as asked:
-        found = asked.post("/explain", json={"a": "the cat", "through": "network"}).json()
-    assert found["error"]["message"].endswith("their square; send a shorter text")
+        found = asked.post("/explain", json={"a": "the cat", "through": "network", **change}).json()
+    assert found["error"]["message"].endswith(words)
 
 
 def test_an_artifact_without_the_graph_says_how_to_get_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
