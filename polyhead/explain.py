@@ -12,6 +12,7 @@ from polyhead.output import say, write
 from polyhead.texts import InputError
 
 if TYPE_CHECKING:
+    from model.analysis.arrays import Float32Array
     from service.answers.explained import Explained, ExplainedScore
 
 BIASES = "biases"
@@ -74,10 +75,12 @@ def table(explained: "Explained", top: int) -> Iterator[str]:
     similarity, cells = float(explained.similarity), explained.contributions
     rows, columns = np.unravel_index(np.argsort(-cells, axis=None, kind="stable")[:top], cells.shape)
     left, right = [*explained.a.tokens, BIASES], [*explained.b.tokens, BIASES]  # the biases only through the network
-    yield f"similarity {similarity:.4f} = sum over {cells.size} pairs of tokens, the largest:"
+    pairs = len(explained.a.tokens) * len(explained.b.tokens)
+    biases = f" and the {BIASES}" if cells.size > pairs else ""
+    yield f"similarity {similarity:.4f} = sum over {pairs} pairs of tokens{biases}, the largest:"
     places = zip(rows, columns, strict=True)
     terms = [(float(cells[row, column]), left[row], right[column]) for row, column in places]
-    yield from _terms(similarity, terms, float(cells.sum(dtype=np.float64)))
+    yield from _terms(similarity, terms, cells)
 
 
 def score_table(explained: "ExplainedScore", top: int) -> Iterator[str]:
@@ -88,14 +91,16 @@ def score_table(explained: "ExplainedScore", top: int) -> Iterator[str]:
     places = np.argsort(-np.abs(values), kind="stable")[:top]
     yield f"logit of {explained.labels[label]} {logit:.4f} = sum over {values.size - 1} tokens and the biases:"
     terms = [(float(values[place]), names[place], "") for place in places]
-    yield from _terms(logit, terms, float(values.sum(dtype=np.float64)))
+    yield from _terms(logit, terms, values)
 
 
-def _terms(whole: float, terms: Sequence[Term], total: float) -> Iterator[str]:
-    """A line a term, and one for all others; `total` is the sum of every term."""
+def _terms(whole: float, terms: Sequence[Term], every: "Float32Array") -> Iterator[str]:
+    """A line a term, and one for all others of `every` term, if there are any."""
     for value, left, right in terms:
         yield f"{value:+.4f}  {_share(value, whole)}  {left:>16}  {right}".rstrip()
-    rest = total - sum(value for value, _, _ in terms)
+    if len(terms) == every.size:
+        return
+    rest = float(every.sum(dtype=np.float64)) - sum(value for value, _, _ in terms)
     yield f"{rest:+.4f}  {_share(rest, whole)}  {'all others':>16}"
 
 
