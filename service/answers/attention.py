@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, TypeVar
+from unicodedata import east_asian_width
 
 import numpy as np
 from numpy.typing import NDArray
@@ -256,9 +257,9 @@ def picture(titled: Sequence[tuple[str, NDArray[Any]]], rows: Sequence[str], col
     Each map [rows, columns] has a name; it is blue above 0 and red below. Nothing is loaded from elsewhere.
     """
     name, values = titled[0]
-    longest = [max((len(label) for label in labels[:MOST_LABELS]), default=0) for labels in (rows, columns)]
-    left, top = 10 + LETTER * longest[0], 30 + LETTER * longest[1]
-    width, height = left + CELL * len(columns) + 8, top + CELL * len(rows) + 8
+    longest = [max(map(_width, labels[:MOST_LABELS]), default=0.0) for labels in (rows, columns)]
+    left, top = 10 + longest[0], 30 + longest[1]
+    width, height = max(left + CELL * len(columns), _width(name)) + 8, top + CELL * len(rows) + 8
     parts = [f'<text x="0" y="13" font-weight="bold">{escape(name)}</text>']
     parts.append(_image(values, (left, top), (CELL * values.shape[1], CELL * values.shape[0]), name))
     for place, label in enumerate(rows[:MOST_LABELS]):
@@ -272,11 +273,19 @@ def picture(titled: Sequence[tuple[str, NDArray[Any]]], rows: Sequence[str], col
             row, column = divmod(place, across)
             parts.append(_image(small, (column * (SMALL + 6), height + row * (SMALL + 6)), (SMALL, SMALL), title))
         width, height = max(width, across * (SMALL + 6)), height + (SMALL + 6) * (1 + place // across)
+    if len(titled) > MOST_MAPS:
+        parts.append(f'<text x="0" y="{height + 11}">the first {MOST_MAPS} of {len(titled)}</text>')
+        height += 16
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" role="img" '
         f'aria-label="{escape(name)}" font-family="monospace" font-size="11" style="background:#fff">'
         f"{''.join(parts)}</svg>"
     )
+
+
+def _width(label: str) -> float:
+    """Pixels of a text in a font of one width, in which letters of Chinese, Japanese and Korean take two places."""
+    return LETTER * sum(2 if east_asian_width(letter) in {"W", "F"} else 1 for letter in label)
 
 
 def _title(entry: Mapping[str, Any], layer: int, place: int) -> str:

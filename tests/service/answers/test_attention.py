@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, PropertyMock
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tokenizers.decoders import ByteLevel
 
 from model.analysis.reductions import rollout as roll_out
 from model.analysis.statistics import STATISTICS
-from service.answers.attention import make_maps, make_statistics, written_pieces
+from service.answers.attention import make_maps, make_statistics, picture, written_pieces
 from service.http.response import SAFETENSORS
 from service.requests.attention import label_axes, plan_axes, select_attention
 from service.requests.schemas import AttentionRequest, EncodeAnswer
@@ -369,3 +370,19 @@ def test_words_of_texts_are_found_beside_the_loop(level: str, served: Served, mo
     attention = {"layers": [0], "heads": [0], "level": level, "queries": "cls", "top_k": 1}
     assert served.encode({"inputs": ["cats sat " * 9] * 200, "attention": attention}).status_code == 200
     assert [name.startswith("asyncio_") for name in threads] == [level == "word"]
+
+
+@pytest.mark.parametrize("count", [1, 150])
+def test_a_picture_holds_its_texts_and_says_what_it_leaves_out(count: int) -> None:
+    title = "Attention of layer 3, head 1"
+    drawn = ElementTree.fromstring(picture([(title, np.eye(2))] * count, ["テキスト", "a"], ["x", "y"]))  # noqa: S314
+    width, height = float(drawn.attrib["width"]), float(drawn.attrib["height"])
+    named, row, *_, last = drawn.iter("{http://www.w3.org/2000/svg}text")
+    assert named.text == title
+    assert len(title) * 6.6 <= width, "as wide as Chromium draws it, in 11 pixels"
+    assert float(row.attrib["x"]) >= 4 * 11, "letters as wide as they are high"
+    images = [*drawn.iter("{http://www.w3.org/2000/svg}image")]
+    assert len(images) == (1 if count == 1 else 1 + 144)
+    assert (last.text == "the first 144 of 150") == (count > 1)
+    assert max(float(image.attrib["y"]) + float(image.attrib["height"]) for image in images) <= height
+    assert count == 1 or float(last.attrib["y"]) <= height
