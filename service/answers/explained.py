@@ -37,7 +37,7 @@ class ExplainedTokens:
         offsets: [start, end) of each in the text, in characters; (0, 0) for special tokens.
         saliency: [n], the share of the vector that attention rollout traces back to each; sums to 1. None through the
             network.
-        truncated: whether the text was longer and its end was cut off.
+        truncated: whether the text was longer, and its end or start was cut off.
         own_shares: [L, n], how much of each token's vector is its own after each layer; None through pooling.
     """
 

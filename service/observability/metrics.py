@@ -190,7 +190,7 @@ def _families(registry: CollectorRegistry) -> dict[str, Family]:
     add(Histogram, BATCH_PADDING_RATIO, "Share of a run's tokens that were padding.", buckets=PADDING_BUCKETS)
     add(Counter, TEXTS, "Texts encoded.")
     add(Counter, TOKENS, "Tokens encoded, special tokens included.")
-    add(Counter, TRUNCATED_TEXTS, "Texts encoded whose end was cut off.")
+    add(Counter, TRUNCATED_TEXTS, "Texts encoded whose end or start was cut off.")
     add(Counter, ATTENTION_REQUESTS, "Requests answered with attention weights.")
     add(Counter, ATTENTION_BYTES, "Attention weights answered, in bytes of float32.")
     add(Counter, PADDING_TOKENS, "Positions of batches that were padding.")

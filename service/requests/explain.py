@@ -74,10 +74,10 @@ class ExplainedText(Labels):
     """only through pooling: the share of the pooled vector that attention rollout (Abnar & Zuidema 2020) traces back to
     each input token or word; sums to 1"""
     own_shares: list[list[float]] | None = None
-    """only through the network: [layer][token], how much of a token's vector after each layer is still its own, from 0
-    to 1 (Kobayashi et al. 2021: one minus the mixing ratio)"""
+    """only through the network, and by tokens: [layer][token], how much of a token's vector after each layer is still
+    its own, from 0 to 1 (Kobayashi et al. 2021: one minus the mixing ratio)"""
     truncated: bool
-    """whether the text was longer and its end was cut off"""
+    """whether the text was longer, and its end or start was cut off"""
 
 
 class TopPair(AnswerModel):

@@ -225,7 +225,7 @@ class Item(AnswerModel):
     tokens: int
     """tokens that were encoded, special tokens included"""
     truncated: bool
-    """whether the text was longer and its end was cut off"""
+    """whether the text was longer, and its end or start was cut off"""
     tokens_cut: int | None = None
     """only if it was truncated: how many of its tokens were left out"""
     windows: int | None = None
@@ -313,11 +313,11 @@ class AttentionStatistics(Sources):
     """What `form` `"stats"` answers for one input."""
 
     statistics: dict[str, list[list[float]] | None]
-    """by name [layer][head]: `entropy` (nats), `normalized_entropy` (of the largest there
-    can be), `confidence` (largest weight on an
-    ordinary token), `signed_distance` and `distance` (tokens), `offset_previous`, `offset_self`, `offset_next`,
-    `special_mass`, `special_to_special`, `other_to_special`, `punctuation_mass`, `repeated_token`; null where the text
-    does not define it"""
+    """by name [layer][head], means over all tokens, special ones included: `entropy` (nats), `normalized_entropy` (of
+    the largest there can be), `confidence` (largest weight on an ordinary token), `signed_distance` (tokens, above 0
+    looks back), `distance` (tokens), `offset_previous`, `offset_self`, `offset_next`, `special_mass`,
+    `punctuation_mass`; over some of the tokens: `special_to_special`, `other_to_special`, and over ordinary tokens that
+    repeat `repeated_token`; null where the text does not define it"""
 
 
 class TokenContributions(Labels):

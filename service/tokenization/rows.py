@@ -50,7 +50,7 @@ class TokenizedInput:
 
     Attributes:
         input_ids: [n], special tokens included.
-        truncated: whether the text was longer than the model takes and its end was cut off.
+        truncated: whether the text was longer than the model takes, and its end or start was cut off.
         full_length: tokens before it was cut.
         encoding: tokens and offsets; None for an input given as token ids, and where nothing but ids was asked for.
         sources: the tokenised text, or both of a pair; empty for an input given as token ids.

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.cli import main
 from export.exporter import export_artifact
+from export.heads.relations import RULES
 from export.heads.report import make_report
 from export.heads.statistics import REPORTED
 from export.heads.subject import find_subject
@@ -168,6 +169,9 @@ def test_documentation_names_every_field_statistic_and_definition(report: dict[s
     head = report["heads"][0]
     fields = {*report, *head, *head["rules_passed"][0], *report["corpus"], *report["importance"], *report["redundancy"]}
     assert fields | {*head["statistics"], *head["importance"], *REPORTED} <= named
+    for role, statistic, threshold in RULES:
+        row = re.search(rf"^\| (?=.*`{role}`).* \| (.*`{statistic}`.*) above {threshold} \|$", page, re.MULTILINE)
+        assert row, (role, statistic, threshold)
 
 
 class Checker(html.parser.HTMLParser):
