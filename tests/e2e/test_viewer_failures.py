@@ -166,11 +166,11 @@ def norms_of(body: dict[str, Any]) -> str:
 def test_what_a_server_cannot_do_is_said_where_it_matters(open_viewer: OpenViewer) -> None:
     viewer = open_viewer("mode=pair&layer=1&head=1")
     refuse_where(viewer, lambda body: "head_mask" if "head_mask" in body else norms_of(body))
-    viewer.page.route("**/explain", lambda route: route.fulfill(**refusal(422, "not with cls pooling")))
+    viewer.page.route("**/explain", lambda route: route.fulfill(**refusal(422, "a dense layer")))
     viewer.type("A dog ran.", "#b")
     viewer.show("A cat sat.")
     expect(viewer.page.locator("#no-norms")).to_contain_text("no norms")
-    expect(viewer.page.locator("#pair-readout")).to_contain_text("Similarity only")
+    expect(viewer.page.locator("#pair-readout")).to_contain_text("Similarity only: behind a dense layer")
     assert 0 < float(viewer.page.locator("#similarity").inner_text()) < 1
     viewer.page.locator("#switch").click()
     notice = viewer.page.locator("#effect .notice")

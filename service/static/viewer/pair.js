@@ -9,7 +9,7 @@ import { Matrix } from "./matrix.js";
 import { promptOptions } from "./source.js";
 import { TokenStrip } from "./tokens.js";
 
-const UNSUPPORTED = "Similarity only: this server cannot say which tokens carry it (it can for mean pooling).";
+const UNSUPPORTED = "Similarity only: behind a dense layer, final vectors do not say which tokens carry it.";
 const MEANINGS = {
   pooling:
     "A cell is what a pair of final token vectors adds to the similarity: what the two vectors are made of, though each " +
