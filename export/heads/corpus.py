@@ -81,7 +81,8 @@ def read_parses(path: Path, most: int | None = None) -> list[Sentence]:
     except (OSError, UnicodeDecodeError, conllu.exceptions.ParseException) as error:
         raise SourceError(f"{path} cannot be read as CoNLL-U: {error}") from error
     except (KeyError, TypeError, ValueError) as error:
-        raise SourceError(f"{path}, sentence {len(sentences) + 1} is no dependency parse: {error!r}") from error
+        what = f"token or column {error.args[0]} is not there" if isinstance(error, KeyError) else error
+        raise SourceError(f"{path}, sentence {len(sentences) + 1} is no dependency parse: {what}") from error
     if len(sentences) < FEWEST_SENTENCES:
         raise SourceError(f"{path} holds {len(sentences)} sentences: at least {FEWEST_SENTENCES} are needed")
     return sentences

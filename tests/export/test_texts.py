@@ -159,7 +159,7 @@ def read_calibration(path: Path) -> object:
         (partial(sample_corpus, count=10), b"a\n" * 9 + b"\xe9\n", "file is no UTF-8 text: "),
         (read_parses, SENTENCE * 2, "holds 2 sentences: at least 8"),
         (read_parses, "plain text, no columns\n\n", "cannot be read as CoNLL-U"),
-        (read_parses, SENTENCE.replace("\t3\tcase", "\t9\tcase") * 8, "sentence 1 is no dependency parse"),
+        (read_parses, SENTENCE.replace("\t3\tcase", "\t9\tcase") * 8, "no dependency parse: token or column 9 is"),
         (read_pairs, "a,b,1\n" * 3, "holds 3 pairs: at least 8"),
         (read_pairs, "a,b,1\n" * 9, "with different ratings"),
         (read_pairs, "left,right,score\n" + "a,b,1\n" * 9, "row 1: expected text,text,rating, without a header"),
