@@ -6,7 +6,7 @@ biases' row and column included.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -223,7 +223,7 @@ def explain_answer(
     if isinstance(explained, ExplainedScore):
         return {
             "model": runner.name,
-            **explained.document(),
+            **replace(explained, token=_place(explained.token, axes[0])).document(),
             "contributions": np.ascontiguousarray(sum_words(cells, axes[0].words, 1)),
             "masses": _masses(cells, texts[0], axes[0]),
             "text": side_answer(explained.text, request, texts[0], axes[0]),
@@ -239,6 +239,13 @@ def explain_answer(
     a, b = (side_answer(side, request, text, text_axes) for side, text, text_axes in sides)
     whole = {name: value for name, value in explained.document().items() if name != "contributions"}
     return {**whole, **table, "a": a, "b": b}
+
+
+def _place(token: int | None, axes: Axes) -> int | None:
+    """A token's place among the columns: its own, or that of the word that holds it."""
+    if token is None or axes.words is None:
+        return token
+    return next(place for place, (_, end) in enumerate(axes.words) if token < end)
 
 
 def side_answer(side: ExplainedTokens, request: ExplainRequest, text: TokenizedInput, axes: Axes) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class ExplainedScores(AnswerModel):
     """the same added up, [label] each: `special` of special tokens, `biases`, and `text`, or of a pair `a` and `b`"""
     text: ExplainedText
     token: int | None = None
-    """only of a model that labels tokens: the place in the text of the token whose label is explained"""
+    """only of a model that labels tokens: the place in `text` of the token whose label is explained, or of its word"""
     usage: Usage
 
 

@@ -92,6 +92,9 @@ def test_a_words_label_is_explained_by_the_texts_tokens(
     explained = engine_of(token_classifier.artifact).explain_score(text, at=at)
     assert explained.token == answer["token"]
     np.testing.assert_allclose(explained.contributions, answer["contributions"], atol=1e-5)
+    by_word = post(asked, "/explain", a=text, at=at, through="network", level="word")
+    assert by_word["text"]["words"][by_word["token"]] == "sat"
+    assert by_word["token"] < answer["token"], "a word before it is of two tokens"
 
 
 JUDGED = ["the cats sat on the mats.", "lower newest wider: abc123 café!", "the cat sat " * LONGEST]
