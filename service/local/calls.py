@@ -1,7 +1,7 @@
 """One call that encodes any number of inputs: tokenised a portion at a time, run as the queue has space."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal
 
@@ -223,10 +223,17 @@ async def score_all(
     return similarities([queries[place] for place in places], documents, manifest), None
 
 
+EXPLAINS: Mapping[Task, str] = {
+    "embedding": "explain",
+    "classification": "explain_score",
+    "token_classification": "explain_score",
+}
+"""The call that explains a model of a task; others are not explained, as `plan_explaining` says."""
+
+
 def require_task(manifest: Manifest, *tasks: Task) -> None:
-    """Raises `WrongTask`, which names the call to use, for a model for another task."""
-    if manifest.task not in tasks:
-        call = "explain" if manifest.task == "embedding" else "explain_score"
+    """Raises `WrongTask`, which names the call to use, for a model that another call explains."""
+    if manifest.task not in tasks and (call := EXPLAINS.get(manifest.task)):
         raise WrongTask(f"{manifest.model} is for {manifest.task.replace('_', '-')}, not for {tasks[0]}: call {call}")
 
 

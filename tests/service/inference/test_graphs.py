@@ -72,6 +72,15 @@ def test_a_rerankers_logit_is_explained_by_the_tokens_of_the_pair(engine_of: Eng
         engine.encode(pairs=[[A, B]], attention={"form": "decomposition"})
 
 
+def test_what_is_not_explained_is_sent_to_no_other_call(
+    engine_of: EngineOf, multi_vector_encoder: TaskArtifact
+) -> None:
+    engine = engine_of(multi_vector_encoder.artifact)
+    for explain in (lambda: engine.explain(A, B, through="network"), lambda: engine.explain_score(A)):
+        with pytest.raises(WrongTask, match="only an embedding's similarity and a classifier's scores are explained"):
+            explain()
+
+
 def test_an_older_artifact_serves_on_and_says_how_to_get_the_graph(embedder: TaskArtifact, tmp_path: Path) -> None:
     old, manifest = shutil.copytree(embedder.artifact, tmp_path / "old"), Artifact.open(embedder.artifact).manifest
     (old / EXPLAIN_GRAPH).unlink()
