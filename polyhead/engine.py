@@ -39,6 +39,7 @@ from service.local.calls import (
     score_all,
 )
 from service.local.options import (
+    AllEncodeOptions,
     AttentionOptions,
     ClassifyOptions,
     EncodeOptions,
@@ -188,10 +189,7 @@ class Engine:
         *,
         pairs: Pairs | None = None,
         progress: Progress | None = None,
-        attention: AttentionOptions | None = None,
-        output: Literal["pooled", "tokens"] = "pooled",
-        spans: Sequence[Sequence[Sequence[int]]] | None = None,
-        **options: Unpack[EncodeOptions],
+        **options: Unpack[AllEncodeOptions],
     ) -> Encoded[Any, Any]: ...
 
     def encode(
@@ -210,10 +208,17 @@ class Engine:
         """
         return self._encode(*read_call(inputs, pairs, options), progress)
 
-    async def aencode(self, inputs: Any = None, *, pairs: Any = None, **options: Any) -> Encoded[Any, Any]:
+    async def aencode(
+        self,
+        inputs: Inputs | None = None,
+        *,
+        pairs: Pairs | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[AllEncodeOptions],
+    ) -> Encoded[Any, Any]:
         """As `encode`, on an event loop, which goes on meanwhile. A cancelled call runs no further."""
         request, given = await asyncio.to_thread(read_call, inputs, pairs, options)
-        return await self._calls.awaited(self._encode_call(request, given, None).run)
+        return await self._calls.awaited(self._encode_call(request, given, progress).run)
 
     def tokenize(self, texts: Texts) -> list[Tokens]:
         """How the model reads texts: their tokens, special ones included, and the ids that `encode` takes instead.

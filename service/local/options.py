@@ -71,6 +71,14 @@ class EncodeOptions(ClassifyOptions, total=False):
     entities: EntityOptions | None
 
 
+class AllEncodeOptions(EncodeOptions, total=False):
+    """Every option of `Engine.encode`, those too that decide on the type of what it returns."""
+
+    attention: AttentionOptions | None
+    output: Literal["pooled", "tokens"]
+    spans: Sequence[Sequence[Sequence[int]]] | None
+
+
 class ExplainOptions(TypedDict, total=False):
     """What `Engine.explain` takes beside both texts."""
 

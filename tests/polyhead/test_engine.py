@@ -80,8 +80,12 @@ def test_an_event_loop_goes_on_meanwhile(engine: Engine) -> None:
         found = await asyncio.gather(*(engine.aencode([text], dimensions=3) for text in (A, B)))
         for text, encoded in zip((A, B), found, strict=True):
             np.testing.assert_array_equal(encoded.embeddings, engine.encode([text], dimensions=3).embeddings)
+        wrong: Any = [A, None]
         with pytest.raises(ValueError, match=r"inputs\[1\]: expected a text"):
-            await engine.aencode([A, None])
+            await engine.aencode(wrong)
+        done: list[int] = []
+        await engine.aencode([A, B], progress=done.append)
+        assert sum(done) == 2
 
     asyncio.run(both())
 
