@@ -78,7 +78,16 @@ class CallLoop:
                     loop.close()
                     raise
                 self._loop = loop
-            return asyncio.run_coroutine_threadsafe(call(), self._loop)
+            return asyncio.run_coroutine_threadsafe(self._told_of_closing(call), self._loop)
+
+    async def _told_of_closing(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What a call returns; queues know only of a process that ends, and advise another one."""
+        try:
+            return await call()
+        except NotReady:
+            if self._is_closed:
+                raise NotReady("the engine was closed") from None
+            raise
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

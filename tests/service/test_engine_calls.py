@@ -132,7 +132,7 @@ def test_closing_ends_a_call(settings: Settings, backend: FakeBackend, texts: li
         wait_until(lambda: bool(backend.batches))
         assert engine.close(timeout=0.1 if is_held else 30) != is_held
         backend.gate.set()
-        with pytest.raises(NotReady):
+        with pytest.raises(NotReady, match="^the engine was closed$"):
             call.result(30)
 
 
