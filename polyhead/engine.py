@@ -52,6 +52,7 @@ from service.local.options import (
     read_explain_call,
     read_rerank_call,
     read_score_call,
+    read_tokenize_call,
     read_zero_shot_call,
 )
 from service.machine import trim_heap
@@ -61,7 +62,7 @@ from service.requests.roles import role_of_request
 from service.requests.schemas import EncodeRequest
 from service.runner import Runner, unhurried
 from service.settings import MOST_WORKERS
-from service.tokenization.inputs import INPUTS, PAIRS, Truncate
+from service.tokenization.inputs import INPUTS, PAIRS, InputNames, Truncate
 from service.tokenization.inputs import Inputs as ReadInputs
 
 CLOSE_SECONDS = 30.0
@@ -225,9 +226,8 @@ class Engine:
 
         What the model does not read of a long text is cut off.
         """
-        _, given = read_call(texts, None, {})
-        name_tokens = self._runner.tokenizer.tokens
-        read = self._calls.result(lambda: self._runner.tokenize(given))
+        given, name_tokens = read_tokenize_call(texts), self._runner.tokenizer.tokens
+        read = self._calls.result(lambda: self._runner.tokenize(given, names=InputNames("texts")))
         return [Tokens(one.input_ids.tolist(), name_tokens(one), list(one.offsets or ())) for one in read]
 
     def explain(self, a: str, b: str, **options: Unpack[ExplainOptions]) -> Explained:

@@ -142,7 +142,7 @@ def read_call(inputs: Any, pairs: Any, options: Mapping[str, Any]) -> tuple[Enco
     if (inputs is None) == (pairs is None):
         raise Invalid.at("inputs", "give either inputs or pairs")
     name, values = ("inputs", inputs) if pairs is None else ("pairs", pairs)
-    given = _texts(values, name)
+    given = _texts(values, name, or_ids=True)
     request = validate(EncodeRequest, {name: given, **_plain_options(options)})
     if request.encoding_format in {"base64", "float16"}:
         raise Invalid.at(
@@ -157,6 +157,11 @@ def read_call(inputs: Any, pairs: Any, options: Mapping[str, Any]) -> tuple[Enco
     if given == []:
         return request, Inputs(texts=()) if pairs is None else Inputs(text_pairs=())
     return request, (read_inputs if pairs is None else read_pairs)(given, max_texts=sys.maxsize)
+
+
+def read_tokenize_call(texts: Any) -> Inputs:
+    """Texts to tokenise, any number of them."""
+    return Inputs(texts=_as_list(_texts(texts, "texts")))
 
 
 def read_score_call(queries: Any, documents: Any, options: Mapping[str, Any]) -> Scoring:
@@ -223,15 +228,18 @@ def _as_scoring(queries: list[str], call: ScoringBody, query_name: str) -> Scori
     )
 
 
-def _texts(values: Any, name: str) -> Any:
+def _texts(values: Any, name: str, *, or_ids: bool = False) -> Any:
     """What a call names as texts, as JSON would hold it.
 
-    The first element that is not of the kind of the first is named; a table of missing values has some.
+    The first element that is no text is named; a table of missing values has some. With `or_ids` the first element says
+    what all are: texts, token ids or lists of either.
     """
     texts = _as_json(_listed(values, name))
-    if not isinstance(texts, list) or not texts:
+    if not isinstance(texts, list):
+        if not or_ids and not isinstance(texts, str):
+            raise Invalid.at(name, f"expected a text or a list of texts, got {type(texts).__name__}")
         return texts
-    kind = type(texts[0])
+    kind = type(texts[0]) if or_ids and texts else str
     for index, value in enumerate(texts):
         if type(value) is not kind or kind not in {str, int, list}:
             wanted = {str: "a text", int: "a token id", list: "a list"}.get(kind, "a text")
