@@ -35,7 +35,7 @@ from service.local.calls import (
     Encoded,
     Progress,
     explain_texts,
-    require_task,
+    require_explained_by,
     score_all,
 )
 from service.local.options import (
@@ -49,6 +49,7 @@ from service.local.options import (
     ScoreOptions,
     read_call,
     read_classify_call,
+    read_entities_call,
     read_explain_call,
     read_rerank_call,
     read_score_call,
@@ -232,10 +233,8 @@ class Engine:
 
     def explain(self, a: str, b: str, **options: Unpack[ExplainOptions]) -> Explained:
         """Says why two texts are similar: what each pair of their tokens adds to it; options as of `POST /explain`."""
-        request = read_explain_call(a, b, options)
-        if request.through == "network":
-            require_task(self.manifest, "embedding")
-        plan = plan_explaining(request, self.manifest)
+        require_explained_by("explain", self.manifest)
+        plan = plan_explaining(read_explain_call(a, b, options), self.manifest)
         explained: Explained = self._calls.result(lambda: explain_texts(self._runner, plan))
         return explained
 
@@ -244,7 +243,7 @@ class Engine:
 
         Options are `truncate` and, of a model that labels tokens, `at`: a character of `a` whose token it is.
         """
-        require_task(self.manifest, "classification", "token_classification")
+        require_explained_by("explain_score", self.manifest)
         plan = plan_explaining(read_explain_call(a, b, {**options, "through": "network"}), self.manifest)
         explained: ExplainedScore = self._calls.result(lambda: explain_texts(self._runner, plan))
         return explained
@@ -303,9 +302,7 @@ class Engine:
         `truncate` is as of `encode`; None reads long texts in windows that overlap. Options are `entities` of
         `POST /encode`.
         """
-        asked: dict[str, Any] = {"entities": options}
-        asked |= {"long_texts": "windows"} if truncate is None else {"truncate": truncate}
-        return self._encode(*read_call(inputs, None, asked), progress).entities
+        return self._encode(*read_entities_call(inputs, truncate, options, self.manifest), progress).entities
 
     def zero_shot(
         self,

@@ -55,10 +55,12 @@ def explain(
         if through == "network" and has_labels:
             explained = engine.explain_score(a, b, **given)
             texts, lines = [explained.text], score_table(explained, top)
-        elif b is None and not has_labels:
+        elif has_labels:
+            raise InputError(f"{engine.manifest.model} compares no vectors of two texts: ask for --through network")
+        elif b is None:
             raise InputError(f"{engine.manifest.model} compares two texts: give the second one too")
         else:
-            explained = engine.explain(a, b or "", through=through, **given)  # a classifier says how to ask
+            explained = engine.explain(a, b, through=through, **given)
             texts, lines = [explained.a, explained.b], table(explained, top)
         longest = engine.manifest.max_sequence_length
     if as_json:

@@ -35,6 +35,13 @@ Progress = Callable[[int], object]
 
 Kind = Literal["embeddings", "scores", "sparse", "entities"]
 
+EXPLAINED_BY: Mapping[Task, str] = {
+    "embedding": "explain",
+    "classification": "explain_score",
+    "token_classification": "explain_score",
+}
+"""Which call of an engine explains what a model of a task answers."""
+
 V = TypeVar("V", default=Any)
 A = TypeVar("A", default=Any)
 """Of `Encoded`: what `values` and `attention` are."""
@@ -223,18 +230,14 @@ async def score_all(
     return similarities([queries[place] for place in places], documents, manifest), None
 
 
-EXPLAINS: Mapping[Task, str] = {
-    "embedding": "explain",
-    "classification": "explain_score",
-    "token_classification": "explain_score",
-}
-"""The call that explains a model of a task; others are not explained, as `plan_explaining` says."""
-
-
-def require_task(manifest: Manifest, *tasks: Task) -> None:
-    """Raises `WrongTask`, which names the call to use, for a model that another call explains."""
-    if manifest.task not in tasks and (call := EXPLAINS.get(manifest.task)):
-        raise WrongTask(f"{manifest.model} is for {manifest.task.replace('_', '-')}, not for {tasks[0]}: call {call}")
+def require_explained_by(call: str, manifest: Manifest) -> None:
+    """Raises `WrongTask` for a model that another call explains, which it names, or none."""
+    own = EXPLAINED_BY.get(manifest.task)
+    if own == call:
+        return
+    what = "the similarity of two embeddings" if call == "explain" else "a classifier's scores"
+    cure = "" if own is None else f"; call {own}"
+    raise WrongTask(f"{manifest.model} is for {manifest.task.replace('_', '-')}: only {what} can be explained{cure}")
 
 
 async def explain_texts(runner: Runner, plan: ExplainPlan) -> Any:

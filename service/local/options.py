@@ -197,6 +197,17 @@ def read_classify_call(
     return request, given
 
 
+def read_entities_call(
+    inputs: Any, truncate: Truncate | None, options: Mapping[str, Any], manifest: Manifest
+) -> tuple[EncodeRequest, Inputs]:
+    """What a token classifier is asked, entities alone; `WrongTask` of a model that is none."""
+    if manifest.task != "token_classification":
+        task = manifest.task.replace("_", "-")
+        raise WrongTask(f"{manifest.model} is for {task}: only a model that labels tokens has entities")
+    windows: Mapping[str, Any] = {"long_texts": "windows"} if truncate is None else {"truncate": truncate}
+    return read_call(inputs, None, {"entities": options, **windows})
+
+
 def read_zero_shot_call(inputs: Any, labels: Any, options: Mapping[str, Any]) -> ZeroShotRequest:
     """Texts and labels, any number of them."""
     texts = {"inputs": _texts(inputs, "inputs"), "candidate_labels": _texts(labels, "candidate_labels")}

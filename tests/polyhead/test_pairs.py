@@ -135,15 +135,15 @@ def test_a_logit_is_explained_by_its_tokens(
     np.testing.assert_allclose(np.sum(answer["contributions"], axis=1), answer["logits"], atol=1e-4)
 
 
-CLASSIFIER = 'drawn is for classification: only the similarity of two embeddings.*ask for through "network"'
+CLASSIFIER = "drawn compares no vectors of two texts: ask for --through network"
 
 
 @pytest.mark.parametrize(
     ("kind", "given", "code", "message"),
     [
         ("embedder", [A], 1, "^polyhead explain: drawn compares two texts: give the second one too\n$"),
-        ("reranker", [A], 1, f"^polyhead explain: {CLASSIFIER}[^\n]*\n$"),
-        ("reranker", [A, B], 1, f"^polyhead explain: {CLASSIFIER}[^\n]*\n$"),
+        ("reranker", [A], 1, f"^polyhead explain: {CLASSIFIER}\n$"),
+        ("reranker", [A, B], 1, f"^polyhead explain: {CLASSIFIER}\n$"),
         ("embedder", [A, B, "--top", "0"], 2, "Invalid value for '--top'"),
         ("embedder", ["cat " * 600, B], 0, "^polyhead explain: 1 of 2 texts were cut"),
     ],

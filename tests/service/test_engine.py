@@ -120,6 +120,7 @@ REFUSED: list[tuple[Callable[[Any], object], Any, str]] = [
     (lambda engine: engine.encode(TEXT, encoding_format="float16"), Invalid, "encoding_format: .* no float16"),
     (lambda engine: engine.encode(TEXT, head_mask=np.array([[0.5, 0, 0.5]])), Invalid, "head_mask.0.0: .* integer"),
     (lambda engine: engine.classify(TEXT), WrongTask, "tests/fake is for embedding"),
+    (lambda engine: engine.entities(TEXT), WrongTask, "tests/fake is for embedding: only a model that labels tokens"),
     (lambda engine: engine.score([TEXT] * 2, [TEXT] * 3), Invalid, "queries: 2 queries and 3 documents"),
     (lambda engine: engine.score([TEXT, 3], [TEXT] * 2), Invalid, r"queries\[1\]: expected a text, got int"),
     (lambda engine: engine.score(TEXT, {"cat": 1}), Invalid, "documents: got a dict, which has columns or keys"),
@@ -234,7 +235,7 @@ def test_pairs_are_scored_alone_as_together(engine_of: EngineOf, reranker: TaskA
     together = engine.encode(pairs=iter(pairs))
     alone = [engine.encode(pairs=[pair]).scores[0] for pair in pairs]
     assert engine.encode(pairs=[]).scores.shape == (0, 1)
-    with pytest.raises(WrongTask, match="drawn is for classification: only the similarity of two embeddings"):
+    with pytest.raises(WrongTask, match=r"drawn is for classification: .* two embeddings .*; call explain_score$"):
         engine.explain("a cat", "a dog")
     with pytest.raises(AttributeError, match=r"this model returns no embeddings: read .scores"):
         _ = together.embeddings
@@ -244,7 +245,11 @@ def test_pairs_are_scored_alone_as_together(engine_of: EngineOf, reranker: TaskA
 
 
 def test_tokens_of_a_sparse_model_are_vectors(engine_of: EngineOf, sparse_encoder: TaskArtifact) -> None:
-    found = engine_of(sparse_encoder.artifact).encode([QUERY, *DOCUMENTS], output="tokens")
+    engine = engine_of(sparse_encoder.artifact)
+    for explain in (engine.explain, engine.explain_score):  # neither advises the other
+        with pytest.raises(WrongTask, match="is for sparse: only .* can be explained$"):
+            explain(QUERY, DOCUMENTS[0])
+    found = engine.encode([QUERY, *DOCUMENTS], output="tokens")
     assert [len(vectors) for vectors in found.embeddings] == [item["tokens"] for item in found.items]
 
 

@@ -76,9 +76,10 @@ def test_what_is_not_explained_is_sent_to_no_other_call(
     engine_of: EngineOf, multi_vector_encoder: TaskArtifact
 ) -> None:
     engine = engine_of(multi_vector_encoder.artifact)
-    for explain in (lambda: engine.explain(A, B, through="network"), lambda: engine.explain_score(A)):
-        with pytest.raises(WrongTask, match="only an embedding's similarity and a classifier's scores are explained"):
-            explain()
+    with pytest.raises(WrongTask, match="only the similarity of two embeddings can be explained$"):
+        engine.explain(A, B, through="network")
+    with pytest.raises(WrongTask, match="only a classifier's scores can be explained$"):
+        engine.explain_score(A)
 
 
 def test_an_older_artifact_serves_on_and_says_how_to_get_the_graph(embedder: TaskArtifact, tmp_path: Path) -> None:
