@@ -322,7 +322,7 @@ class Engine:
         plan = read_zero_shot_call(inputs, labels, options).plan(self.manifest)
         request, pairs = plan.request, plan.request.pairs
         given = ReadInputs(texts=request.inputs) if pairs is None else ReadInputs(text_pairs=pairs)
-        return list(zero_shot_labels(plan, self._encode(request, given, progress).values))
+        return list(zero_shot_labels(plan, self._encode(request, given, progress, plan.names).values))
 
     def close(self, timeout: float = CLOSE_SECONDS) -> bool:
         """Finishes queued texts and ends the threads; False if that took longer than `timeout` seconds.
@@ -349,13 +349,18 @@ class Engine:
         """Closes it."""
         self.close()
 
-    def _encode(self, request: EncodeRequest, given: ReadInputs, progress: Progress | None) -> Encoded[Any, Any]:
-        return self._calls.result(self._encode_call(request, given, progress).run)
+    def _encode(
+        self, request: EncodeRequest, given: ReadInputs, progress: Progress | None, names: InputNames | None = None
+    ) -> Encoded[Any, Any]:
+        return self._calls.result(self._encode_call(request, given, progress, names).run)
 
-    def _encode_call(self, request: EncodeRequest, given: ReadInputs, progress: Progress | None) -> EncodeCall:
+    def _encode_call(
+        self, request: EncodeRequest, given: ReadInputs, progress: Progress | None, names: InputNames | None = None
+    ) -> EncodeCall:
         request, role = role_of_request(request, given, self.manifest, self._runner.tokenizer.num_special_tokens)
         plan = plan_encoding(request, given, self.manifest)
-        return EncodeCall(self._runner, plan, PAIRS if given.is_paired else INPUTS, progress, role=role)
+        names = names or (PAIRS if given.is_paired else INPUTS)
+        return EncodeCall(self._runner, plan, names, progress, role=role)
 
 
 def _end(runner: Runner, calls: CallLoop, timeout: float) -> bool:

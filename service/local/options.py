@@ -6,7 +6,7 @@ A call is read as a body of JSON is, with Python's types instead of JSON's, and 
 import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from pydantic import Field
 from model.artifact import Manifest
 from service.errors import Invalid, WrongTask
 from service.requests.explain import ExplainRequest
-from service.requests.schemas import AttentionRequest, EncodeRequest, HeadMask
+from service.requests.schemas import AttentionRequest, EncodeRequest, HeadMask, TextList
 from service.requests.scoring import Scoring
 from service.requests.zero_shot import ZeroShotRequest
 from service.tokenization.inputs import Inputs, Truncate, read_inputs, read_pairs
@@ -134,7 +134,9 @@ class RerankBody(ScoringBody):
 class ZeroShotBody(ZeroShotRequest):
     """What `Engine.zero_shot` takes: no text, too."""
 
+    labels_name: ClassVar[str] = "labels"
     inputs: str | list[str]
+    candidate_labels: str | TextList = Field(alias="labels")
 
 
 def read_call(inputs: Any, pairs: Any, options: Mapping[str, Any]) -> tuple[EncodeRequest, Inputs]:
@@ -210,7 +212,7 @@ def read_entities_call(
 
 def read_zero_shot_call(inputs: Any, labels: Any, options: Mapping[str, Any]) -> ZeroShotRequest:
     """Texts and labels, any number of them."""
-    texts = {"inputs": _texts(inputs, "inputs"), "candidate_labels": _texts(labels, "candidate_labels")}
+    texts = {"inputs": _texts(inputs, "inputs"), "labels": _texts(labels, "labels")}
     return validate(ZeroShotBody, {**texts, **_as_json(dict(options))})
 
 

@@ -6,7 +6,7 @@ follows from the other (Yin et al. 2019). An embedder reads texts and hypotheses
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import orjson
 from pydantic import Field
@@ -36,6 +36,8 @@ class ZeroShotRequest(ModelChoice, extra="ignore"):
     """What `POST /zero-shot` takes; other fields are ignored."""
 
     model_config = example(inputs="The cat sat.", candidate_labels=["animals", "weather"])
+    labels_name: ClassVar[str] = "candidate_labels"
+    """what the caller calls the labels, for errors"""
 
     inputs: str | TextList
     """a text or a list of texts"""
@@ -64,7 +66,7 @@ class ZeroShotRequest(ModelChoice, extra="ignore"):
                 raise TooLarge.at("candidate_labels", f"{count}, at most {most} a request are taken")
             labels = [part.strip() for part in labels.split(",") if part.strip()]
         if not labels:
-            raise Invalid.at("candidate_labels", "Field required: give at least one label")
+            raise Invalid.at(self.labels_name, "Field required: give at least one label")
         if template is not None and template.count(SLOT) != 1:  # with 500 places 1 MB of labels would become 500
             raise Invalid.at("hypothesis_template", f"expected {SLOT} once, where the label goes")
         texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
@@ -83,7 +85,7 @@ class ZeroShotRequest(ModelChoice, extra="ignore"):
         else:
             pairs = [[text, hypothesis] for text in texts for hypothesis in hypotheses]
             request = EncodeRequest(pairs=pairs, raw_scores=True, pair_truncation="only_first")
-        return ZeroShotPlan(texts, labels, request, entailment, bool(given.multi_label))
+        return ZeroShotPlan(texts, labels, request, entailment, bool(given.multi_label), self.labels_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class ZeroShotPlan:
         request: to encode: of pairs by entailment, of texts and then hypotheses by cosines.
         entailment: which of the model's labels says that the hypothesis follows; None for cosines.
         multi_label: whether labels do not exclude each other.
+        labels_name: what the caller calls the labels, for errors.
     """
 
     texts: Sequence[str]
@@ -101,13 +104,14 @@ class ZeroShotPlan:
     request: EncodeRequest
     entailment: int | None
     multi_label: bool
+    labels_name: str = "candidate_labels"
 
     @property
     def names(self) -> InputNames:
         """What errors call the inputs of the request: a pair by its text."""
         names = [f"inputs[{place}]" for place in range(len(self.texts))]
         if self.entailment is None:
-            return InputNames(each=[*names, *(f"candidate_labels[{place}]" for place in range(len(self.labels)))])
+            return InputNames(each=[*names, *(f"{self.labels_name}[{place}]" for place in range(len(self.labels)))])
         return InputNames(each=[name for name in names for _ in self.labels])
 
 
