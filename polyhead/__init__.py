@@ -17,11 +17,16 @@ __all__ = [
     "Encoded",
     "Engine",
     "Explained",
+    "ExplainedScore",
+    "InferenceFailed",
     "Invalid",
+    "NotReady",
     "Ranked",
     "ServiceError",
     "SourceError",
     "Tokens",
+    "TooLarge",
+    "WrongTask",
 ]
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of ours

@@ -7,7 +7,12 @@ from model.artifact import ArtifactError as ArtifactError
 from polyhead.engine import Engine as Engine
 from polyhead.engine import Tokens as Tokens
 from service.answers.explained import Explained as Explained
+from service.answers.explained import ExplainedScore as ExplainedScore
 from service.answers.scores import Ranked as Ranked
+from service.errors import InferenceFailed as InferenceFailed
 from service.errors import Invalid as Invalid
+from service.errors import NotReady as NotReady
 from service.errors import ServiceError as ServiceError
+from service.errors import TooLarge as TooLarge
+from service.errors import WrongTask as WrongTask
 from service.local.calls import Encoded as Encoded

@@ -28,7 +28,7 @@ from service.runner import Runner
 from service.tokenization.rows import TokenizedInput
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ExplainedTokens:
     """One of the two texts, token by token, special tokens included.
 
@@ -52,7 +52,7 @@ class ExplainedTokens:
         return _known(self, "tokens", "offsets", "saliency", "own_shares", "truncated")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Explained:
     """What was found of two texts with n and m tokens.
 
@@ -92,7 +92,7 @@ class Explained:
         return found | sides | _known(self, "prompt_name", "prompt")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ExplainedScore:
     """What was found of a classifier's text, or pair, of n tokens.
 

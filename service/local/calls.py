@@ -47,7 +47,7 @@ A = TypeVar("A", default=Any)
 """Of `Encoded`: what `values` and `attention` are."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # arrays have no one answer to ==
 class Encoded(Generic[V, A]):
     """What `Engine.encode` returns; one entry an input, in their order.
 

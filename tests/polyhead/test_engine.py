@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from copy import deepcopy
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 from weakref import ref
 from xml.etree import ElementTree
 
@@ -139,6 +139,20 @@ def test_a_notebook_shows_as_text_what_has_no_cells(engine: Engine, level: Liter
     encoded = engine.encode([""], attention={"level": level, "exclude_special": True})
     assert encoded.attention[0][f"{level}s"] == []
     assert encoded._repr_html_() is None
+
+
+def test_results_can_be_looked_for_in_a_list(engine: Engine) -> None:
+    for call in (lambda: engine.encode([A, B]), lambda: engine.explain(A, B), lambda: engine.explain(A, B).a):
+        first, second = call(), call()
+        assert second in [first, second]
+        assert len({first, second}) == 2
+
+
+def test_what_calls_raise_and_return_can_be_imported() -> None:
+    raised = re.findall(r"`([A-Z]\w+)`", (Engine.__doc__ or "").split("\n\n")[2])
+    assert {"Invalid", "NotReady", "WrongTask"} <= {*raised} - {"ValueError"} <= {*polyhead.__all__}
+    returned = [get_type_hints(call)["return"] for call in (Engine.explain, Engine.explain_score)]
+    assert all(getattr(polyhead, one.__name__) is one for one in returned)
 
 
 def test_public_names_are_those_of_the_packages_below() -> None:
