@@ -16,6 +16,7 @@ import asyncio
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
@@ -139,8 +140,8 @@ class Engine:
             SourceError: a model cannot be had, or its export failed.
             Invalid: `workers` is out of range.
         """
-        if workers not in range(MOST_WORKERS + 1):
-            raise Invalid.at("workers", f"expected a number from 0 to {MOST_WORKERS}")
+        if not isinstance(workers, Integral) or workers not in range(MOST_WORKERS + 1):
+            raise Invalid.at("workers", f"expected a whole number from 0 to {MOST_WORKERS}")
         from polyhead.models import artifact_to_load  # noqa: PLC0415 - it knows the exporter, which few calls need
 
         directory = artifact_to_load(Path(model), precision)

@@ -125,14 +125,15 @@ def explain_validation(error: ValidationError, model: type[BaseModel]) -> Servic
 
 
 def _of_one_alternative(problems: list[Any]) -> list[Any]:
-    """Leaves out that a list is no text, where the list is wrong in another way: a field may be one or the other."""
+    """Leaves out that a list is no text or name, where the list is wrong in another way: a field may be either."""
     lists = {
         problem["loc"][:place]
         for problem in problems
         for place, part in enumerate(problem["loc"])
         if str(part).startswith("list[") and problem["type"] != "list_type"
     }
-    return [problem for problem in problems if problem["type"] != "string_type" or problem["loc"][:-1] not in lists]
+    others = {"string_type", "literal_error"}
+    return [problem for problem in problems if problem["type"] not in others or problem["loc"][:-1] not in lists]
 
 
 def _describe(problem: Any, model: type[BaseModel]) -> tuple[str, str]:

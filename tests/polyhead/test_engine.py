@@ -60,9 +60,9 @@ def test_an_artifact_has_the_precision_that_it_has(embedder: TaskArtifact) -> No
         Engine.load(embedder.artifact, provider=unknown)
 
 
-@pytest.mark.parametrize("workers", [-1, 1025, 1.5])
+@pytest.mark.parametrize("workers", [-1, 1025, 1.5, 2.0, "2"])
 def test_it_says_how_many_workers_there_can_be(embedder: TaskArtifact, workers: int) -> None:
-    with pytest.raises(Invalid, match="workers: expected a number from 0 to 1024"):
+    with pytest.raises(Invalid, match="workers: expected a whole number from 0 to 1024"):
         Engine.load(embedder.artifact, workers=workers)
 
 

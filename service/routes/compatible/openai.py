@@ -62,14 +62,14 @@ class EmbeddingsRequest(PromptOptions, ModelChoice):
     input: Inputs
     """a text, a list of texts, a list of token ids, or a list of lists of token ids: this model's, with its special
     tokens"""
-    encoding_format: Literal["float", "base64"] | VectorFormat | None = "float"
+    encoding_format: Literal["float", "base64", VectorFormat] | None = "float"
     """`"base64"`: little-endian float32; null is `"float"`, for clients that write what they were not told; `"int8"`,
     `"uint8"`, `"binary"` and `"ubinary"` are ours: whole numbers, as `POST /encode` answers them"""
     dimensions: Annotated[int, Field(ge=1)] | None = None
     """truncate vectors to N dimensions, and normalise again"""
     output_dimension: Annotated[int, Field(ge=1)] | None = None
     """the same as Voyage names it"""
-    output_dtype: Literal["float"] | VectorFormat | None = None
+    output_dtype: Literal["float", VectorFormat] | None = None
     """Voyage's name of the forms with fewer bits; they are whole numbers, whatever `encoding_format` says"""
     user: str | None = None
     """not used, not kept"""
@@ -91,7 +91,7 @@ class EmbeddingsRequest(PromptOptions, ModelChoice):
     it has to be the adapter's"""
     late_chunking: Literal[False] | None = None
     """Jina's; every text is read by itself"""
-    embedding_type: Literal["float", "base64"] | VectorFormat | None = None
+    embedding_type: Literal["float", "base64", VectorFormat] | None = None
     """Jina's name of `encoding_format`"""
     normalized: bool | None = None
     """Jina's name of `normalize` of `POST /encode`"""
