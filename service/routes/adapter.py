@@ -1,5 +1,6 @@
 """Shared by the adapters of other APIs: they run our encode path, and report truncation in a header."""
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -63,19 +64,26 @@ async def json_response(
     return respond(pieces, JSON, headers)
 
 
-def list_answer(encoded: EncodeResult, data: Sequence[Any], kind: str = "list") -> dict[str, Any]:
-    """An entry an input, as OpenAI, Jina and Infinity answer them; arrays still arrays."""
-    usage = usage_of(encoded.answer["usage"]["tokens"])
-    return {"object": kind, "data": data, "model": encoded.answer["model"], "usage": usage}
+def stamped_answer(request: Request, encoded: EncodeResult, kind: str, **entries: Sequence[Any]) -> dict[str, Any]:
+    """What OpenAI, Jina, vLLM and Infinity put around an entry an input; arrays still arrays."""
+    return {
+        "id": context_of(request.scope).request_id,
+        "object": kind,
+        "created": int(time.time()),
+        "model": encoded.answer["model"],
+        **entries,
+        "usage": usage_of(encoded.answer["usage"]["tokens"]),
+    }
 
 
 def list_vectors(
-    encoded: EncodeResult, vectors: Iterable[Any], kind: str, encoding_format: str | None
+    request: Request, encoded: EncodeResult, vectors: Iterable[Any], kind: str, encoding_format: str | None
 ) -> dict[str, Any]:
     """Each input's vector, or vectors, as OpenAI and Jina list them: under the name of its kind."""
     if encoding_format == "base64":
         vectors = map(as_base64, vectors)
-    return list_answer(encoded, [{"object": kind, "index": at, kind: found} for at, found in enumerate(vectors)])
+    data = [{"object": kind, "index": at, kind: found} for at, found in enumerate(vectors)]
+    return stamped_answer(request, encoded, "list", data=data)
 
 
 def usage_of(tokens: int) -> dict[str, int]:

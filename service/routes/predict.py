@@ -34,7 +34,7 @@ from service.requests.schemas import (
     refuse_beside,
 )
 from service.requests.zero_shot import ZeroShotAnswer, ZeroShotPlan, ZeroShotRequest, label_bytes
-from service.routes.adapter import embeddings_document, json_response, list_answer, require_task, run_for
+from service.routes.adapter import embeddings_document, json_response, require_task, run_for, stamped_answer
 from service.services import services_of
 from service.tokenization.inputs import InputNames
 from service.wire import OURS, TEI, AnswerModel, RequestModel
@@ -111,7 +111,9 @@ class Prediction(AnswerModel):
 class ClassifyAnswer(AnswerModel):
     """What `POST /classify` answers; one list of labels a text, best first."""
 
+    id: str
     object: Literal["classify"]
+    created: int
     data: list[list[Prediction]]
     model: str
     usage: dict[str, int]
@@ -159,7 +161,7 @@ async def answer_classify(request: Request, body: ClassifyRequest) -> Response:
     inputs = [body.input] if isinstance(body.input, str) else body.input
     wanted = EncodeRequest(inputs=inputs, raw_scores=body.raw_scores)
     encoded, predictions = await _classify(request, wanted, len(inputs), InputNames(listed="input"))
-    return await json_response(request, list_answer(encoded, predictions, "classify"), encoded)
+    return await json_response(request, stamped_answer(request, encoded, "classify", data=predictions), encoded)
 
 
 async def _classify(
@@ -211,7 +213,9 @@ def _read(inputs: PredictInputs) -> tuple[dict[str, Any], int, bool]:
 
 PREDICTIONS = [{"score": 0.98, "label": "positive"}, {"score": 0.02, "label": "negative"}]
 CLASSIFY_EXAMPLE = {
+    "id": "4b8c",
     "object": "classify",
+    "created": 1_780_000_000,
     "data": [PREDICTIONS],
     "model": "mine",
     "usage": {"prompt_tokens": 6, "total_tokens": 6},

@@ -4,7 +4,6 @@ A body of `/rerank` that has `texts` is TEI's and answered with a bare list; one
 Beside these `attention` asks a cross-encoder what the two texts of each pair look at in each other.
 """
 
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, Self
@@ -29,7 +28,7 @@ from service.requests.scoring import (
     TokenMatch,
     plain_texts,
 )
-from service.routes.adapter import embeddings_document, json_response, usage_of
+from service.routes.adapter import embeddings_document, json_response, stamped_answer
 from service.services import services_of
 from service.tokenization.inputs import InputNames
 from service.wire import JINA, OURS, TEI, AnswerModel
@@ -115,7 +114,7 @@ async def answer_score(request: Request, body: ScoreRequest) -> Response:
         {"index": at, "object": "score", "score": float(found), **scored.beside(at)}
         for at, found in enumerate(scored.scores)
     ]
-    return await json_response(request, _answer(request, scored, "list", data=data), scored.encoded)
+    return await json_response(request, stamped_answer(request, scored.encoded, "list", data=data), scored.encoded)
 
 
 async def answer_rerank(request: Request, body: RerankRequest) -> Response:
@@ -154,20 +153,9 @@ async def answer_jina(request: Request, body: JinaRequest) -> Response:
     return await json_response(request, _rerank_answer(request, scored, body.top_n or None, shown), scored.encoded)
 
 
-def _answer(request: Request, scored: Scored, kind: str, **entries: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "id": context_of(request.scope).request_id,
-        "object": kind,
-        "created": int(time.time()),
-        "model": scored.encoded.answer["model"],
-        **entries,
-        "usage": usage_of(scored.encoded.answer["usage"]["tokens"]),
-    }
-
-
 def _rerank_answer(request: Request, scored: Scored, most: int | None, shown: Sequence[Any] | None) -> dict[str, Any]:
     results = _ranked(scored, most, "relevance_score", "document", shown)
-    return _answer(request, scored, "rerank", results=results)
+    return stamped_answer(request, scored.encoded, "rerank", results=results)
 
 
 def _ranked(

@@ -46,7 +46,9 @@ class MultiVector(AnswerModel):
 class MultiVectorAnswer(AnswerModel):
     """What `POST /v1/multi-vector` answers: a vector for each token that counts."""
 
+    id: str
     object: Literal["list"]
+    created: int
     data: list[MultiVector]
     model: str
     usage: EmbeddingsUsage
@@ -65,12 +67,14 @@ async def answer_multi_vector(request: Request, body: MultiVectorRequest) -> Res
     )
     encoded = await run_for(request, wanted, names=InputNames("input"))
     texts = encoded.answer["embeddings" if outputs is None else "multi_vector"]
-    write = partial(list_vectors, encoded, texts, "embeddings", body.embedding_type)
+    write = partial(list_vectors, request, encoded, texts, "embeddings", body.embedding_type)
     return await json_response(request, await offload(write, encoded.sizes.built_from), encoded)
 
 
 EXAMPLE = {
+    "id": "4b8c",
     "object": "list",
+    "created": 1_780_000_000,
     "data": [{"object": "embeddings", "index": 0, "embeddings": [[0.0312, -0.0519], [0.0447, 0.1021]]}],
     "model": "colbert",
     "usage": {"prompt_tokens": 7, "total_tokens": 7},

@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from model.artifact import Manifest
-from service.context import context_of
 from service.errors import Invalid, ModelNotFound, NotReady, WrongTask
 from service.http.response import JSON
 from service.http.route import Route, answer_document
@@ -42,6 +41,7 @@ TAG = "OpenAI"
 EXAMPLE = {
     "id": "4b8c",
     "object": "list",
+    "created": 1_780_000_000,
     "data": [{"object": "embedding", "index": 0, "embedding": [0.0312, -0.0519, 0.0447]}],
     "model": "sentence-transformers/all-MiniLM-L6-v2",
     "usage": {"prompt_tokens": 7, "total_tokens": 7},
@@ -126,6 +126,8 @@ class EmbeddingsAnswer(AnswerModel):
     id: str
     """the request's; Mistral's client wants one"""
     object: Literal["list"]
+    created: int
+    """now, seconds since 1970; vLLM and Infinity answer it"""
     data: list[Embedding]
     model: str
     usage: EmbeddingsUsage
@@ -164,9 +166,8 @@ async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
     )
     require_task(request, "embedding")
     encoded = await run_for(request, wanted, names=InputNames("input"))
-    write = partial(list_vectors, encoded, encoded.answer["embeddings"], "embedding", form)
-    answer = await offload(write, encoded.sizes.floats)
-    return await json_response(request, {"id": context_of(request.scope).request_id, **answer}, encoded)
+    write = partial(list_vectors, request, encoded, encoded.answer["embeddings"], "embedding", form)
+    return await json_response(request, await offload(write, encoded.sizes.floats), encoded)
 
 
 def _prompt_name(body: EmbeddingsRequest, manifest: Manifest) -> str | None:

@@ -15,6 +15,7 @@ from service.errors import Invalid, TooLarge
 from service.requests.explain import ExplainedScores
 from service.requests.schemas import Aggregation, EncodeRequest
 from service.requests.zero_shot import ZeroShotPlan, ZeroShotRequest
+from service.routes.predict import ClassifyAnswer
 from tests.service.conftest import EngineOf
 from tests.service.routes.conftest import Client, post, serving
 from tests.task_artifacts import LONGEST, TaskArtifact
@@ -182,6 +183,8 @@ def test_predict_takes_texts_and_pairs_and_classify_texts(
     assert post(asked, "/predict", inputs=[["the cat"], ["a dog"]])[0] == one
     assert post(asked, "/predict", inputs=[["the cat", "a dog"]]) == [pair]
     answer = post(asked, "/classify", input=["the cat", "a dog"], model="x")
+    ClassifyAnswer.model_validate(answer)
+    assert {"id", "created"} <= answer.keys()  # as Infinity answers
     assert (answer["object"], answer["data"][0], len(answer["data"])) == ("classify", one, 2)
 
 
