@@ -27,7 +27,7 @@ class PolyheadEmbeddings(Embeddings):
 
     Args:
         engine: of an embedding model.
-        **options: of `Engine.encode`, such as `dimensions`.
+        **options: of `Engine.encode`, such as `dimensions`. A prompt among them is put before queries and documents.
     """
 
     def __init__(self, engine: Engine, **options: Any) -> None:
@@ -51,6 +51,8 @@ class PolyheadEmbeddings(Embeddings):
         return self._rows(await self._engine.aencode([text], **self._asked("query")))[0]
 
     def _asked(self, kind: str) -> dict[str, Any]:
+        if self._options.keys() & {"prompt", "role"}:  # which exclude the name of a prompt
+            return self._options
         return {"prompt_name": prompt_of_kind(kind, self._engine.manifest), **self._options}
 
     @staticmethod

@@ -9,9 +9,11 @@ import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 import tiktoken
@@ -137,6 +139,16 @@ def test_langchain_over_an_engine(engine: Engine, same: Any, ranking: Ranking) -
     documents = [Document(page_content=text, metadata={"place": place}) for place, text in enumerate(ranking.documents)]
     found = PolyheadRerank(engine=engine).compress_documents(documents, ranking.query)
     ranking.check([(one.metadata["place"], one.metadata["relevance_score"]) for one in found], TOP)
+
+
+def test_langchain_puts_a_prompt_of_ones_own_before_texts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = {"query": "query: ", "document": "passage: "}
+    manifest = replace(engine.manifest, defaults=replace(engine.manifest.defaults, prompts=prompts))
+    monkeypatch.setattr(Engine, "manifest", property(lambda _: manifest))
+    chosen: list[tuple[dict[str, Any], str]] = [({}, "query: "), ({"prompt": "ask: "}, "ask: "), ({"prompt": ""}, "")]
+    for options, prompt in [*chosen, ({"prompt_name": "document"}, "passage: "), ({"role": "document"}, "passage: ")]:
+        found = PolyheadEmbeddings(engine, **options).embed_query("a cat")
+        np.testing.assert_array_equal(found, engine.encode(prompt + "a cat", prompt="").embeddings[0])
 
 
 def test_llama_index_over_tei_jina_and_cohere(url: str, same: Any, ranking: Ranking) -> None:
