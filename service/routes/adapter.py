@@ -23,6 +23,11 @@ from service.wire import Piece
 TRUNCATED = "X-Truncated-Inputs"
 """How many inputs were longer than the model takes and had their end cut off; only where some were."""
 
+CUT_HEADER = {
+    TRUNCATED: {"description": "how many inputs were cut", "schema": {"type": "integer", "minimum": 1}},
+}
+"""The same for the OpenAPI document."""
+
 
 def model_in_path(description: str) -> dict[str, Any]:
     """The OpenAPI entry of a path's `{model}`."""
@@ -32,8 +37,7 @@ def model_in_path(description: str) -> dict[str, Any]:
 
 def embeddings_document(model: Any, example: Any) -> dict[str, Any]:
     """The OpenAPI entry of an adapter's good answer."""
-    schema = {"type": "integer", "minimum": 1}
-    return answer_document(model, example, {TRUNCATED: {"description": "how many inputs were cut", "schema": schema}})
+    return answer_document(model, example, CUT_HEADER)
 
 
 async def run_for(

@@ -25,7 +25,7 @@ from service.machine import own_version
 from service.observability.stages import StageTimer
 from service.operations.encode import EncodeResult, hold_written
 from service.requests.schemas import EncodeRequest, PromptOptions, example
-from service.routes.adapter import check_model, model_in_path, require_task, run_for, truncation_header
+from service.routes.adapter import CUT_HEADER, check_model, model_in_path, require_task, run_for, truncation_header
 from service.services import refuse_early, services_of
 from service.settings import Settings
 from service.tokenization.inputs import InputNames
@@ -39,7 +39,8 @@ DATA = "inputs.0.data"  # the name of the texts, for errors
 BINARY = "application/octet-stream"  # JSON followed by binary tensors
 
 BINARY_LAYOUT = """\
-JSON, then one tensor's bytes: a BYTES tensor is for each text its length in 4 bytes, little-endian, and its UTF-8.
+JSON, then one tensor's bytes, little-endian: a BYTES tensor is for each text its length in 4 bytes and its UTF-8, an
+FP32 tensor its numbers, row by row.
 `Inference-Header-Content-Length` is the length of the JSON, `binary_data_size` the length of the bytes."""
 
 Size = Annotated[int, Field(ge=0)]
@@ -196,7 +197,7 @@ class ModelReady(AnswerModel):
 
 MODEL_IN_PATH = model_in_path('may hold slashes; "/versions/1" may follow it')
 
-REQUEST_BODY = {
+REQUEST_BODY: dict[str, Any] = {
     "required": True,
     "content": {
         JSON: {"schema": InferenceRequest.model_json_schema(ref_template="#/components/schemas/{model}")},
@@ -211,11 +212,12 @@ EXAMPLE = {
 }
 
 HEADERS = {
-    HEADER_LENGTH.decode("ascii"): {
-        "description": "bytes of JSON before the binary tensors, if there are some",
-        "schema": {"type": "integer"},
-    }
+    **CUT_HEADER,
+    HEADER_LENGTH.decode("ascii"): {"description": "bytes of JSON before tensors", "schema": {"type": "integer"}},
 }
+
+INFER_ANSWER = answer_document(InferenceAnswer, EXAMPLE, HEADERS)
+INFER_ANSWER["content"][BINARY] = REQUEST_BODY["content"][BINARY]
 
 
 async def answer_server(_request: Request) -> Response:
@@ -316,8 +318,7 @@ def _texts_in(tensor: InferenceInput) -> list[str]:
     """The texts of a tensor in JSON, one level of nesting removed."""
     if tensor.data is None:
         raise Invalid.at(DATA, "expected texts, here or behind the JSON")
-    nested = [item if isinstance(item, list) else [item] for item in tensor.data]
-    texts = [text for row in nested for text in row]
+    texts = [text for item in tensor.data for text in (item if isinstance(item, list) else [item])]
     if not all(isinstance(text, str) for text in texts):
         raise Invalid.at(DATA, "expected texts")
     return texts
@@ -378,7 +379,7 @@ ROUTES = (
         answer_infer,
         is_queued=True,
         summary="Embeddings, as tensors",
-        answer=answer_document(InferenceAnswer, EXAMPLE, HEADERS),
+        answer=INFER_ANSWER,
         raises=(WrongTask,),
         parameters=(MODEL_IN_PATH,),
         request_body=REQUEST_BODY,

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from model.artifact import OPENVINO
+from service.app import ROUTES
+from service.http.openapi import make_document
 from service.routes.compatible.inference_protocol import InferenceAnswer, ModelMetadata, ServerMetadata
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import HIDDEN_SIZE, MODEL_NAME
@@ -66,9 +68,13 @@ BINARY = {"parameters": {"binary_data_output": True}}
     ],
 )
 def test_outputs_say_how_they_are_written(served: Served, asked: dict[str, Any], is_binary: bool) -> None:
-    response = served.client.post(f"{MODEL}/infer", json={**tensor(TEXTS), **asked})
+    response = served.client.post(f"{MODEL}/infer", json={**tensor(["the cat " * 20]), **asked})
     assert response.status_code == 200
     assert ("inference-header-content-length" in response.headers) == is_binary
+    documented = make_document(ROUTES)["paths"]["/v2/models/{model}/infer"]["post"]["responses"]["200"]
+    assert response.headers["content-type"] in documented["content"]
+    own = {"inference-header-content-length", "x-truncated-inputs"} & response.headers.keys()
+    assert own <= {name.lower() for name in documented["headers"]}
 
 
 def test_parameters_are_those_of_encode(served: Served) -> None:
