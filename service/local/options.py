@@ -15,7 +15,7 @@ from pydantic import Field
 from model.artifact import Manifest
 from service.errors import Invalid, WrongTask
 from service.requests.explain import ExplainRequest
-from service.requests.schemas import AttentionRequest, EncodeRequest, HeadMask, TextList
+from service.requests.schemas import AttentionRequest, EncodeRequest, EntityRequest, HeadMask, TextList
 from service.requests.scoring import Scoring
 from service.requests.zero_shot import ZeroShotRequest
 from service.tokenization.inputs import Inputs, Truncate, read_inputs, read_pairs
@@ -194,8 +194,8 @@ def read_classify_call(
         task = manifest.task.replace("_", "-")
         raise WrongTask(f"{manifest.model} is for {task}: only a classifier has labels of whole texts")
     request, given = read_call(inputs, pairs, options)
-    if request.output != "pooled":
-        raise Invalid.at("output", f'labels are answered here, not "{request.output}"; `encode` has them')
+    if name := "output" if request.output != "pooled" else "attention" if request.attention is not None else "":
+        raise Invalid.at(name, "labels alone are answered here; `encode` has the rest")
     return request, given
 
 
@@ -206,8 +206,10 @@ def read_entities_call(
     if manifest.task != "token_classification":
         task = manifest.task.replace("_", "-")
         raise WrongTask(f"{manifest.model} is for {task}: only a model that labels tokens has entities")
+    asked = _plain_options(options)
+    validate(EntityRequest, asked)  # by the names that this call has for them
     windows: Mapping[str, Any] = {"long_texts": "windows"} if truncate is None else {"truncate": truncate}
-    return read_call(inputs, None, {"entities": options, **windows})
+    return read_call(inputs, None, {"entities": asked, **windows})
 
 
 def read_zero_shot_call(inputs: Any, labels: Any, options: Mapping[str, Any]) -> ZeroShotRequest:

@@ -47,7 +47,10 @@ def test_entities_are_those_of_the_pipeline(
     found = post(asked, "/predict", inputs=TEXTS, level="tokens", aggregation=aggregation, ignore_labels=["B-LOC"])
     parameters = {"aggregation_strategy": aggregation, "ignore_labels": ["B-LOC"]}
     theirs = post(asked, "/", inputs=TEXTS[0], parameters=parameters)
-    own = engine_of(token_classifier.artifact).entities(TEXTS, aggregation=aggregation, ignore_labels=["B-LOC"])
+    engine = engine_of(token_classifier.artifact)
+    own = engine.entities(TEXTS, aggregation=aggregation, ignore_labels=["B-LOC"])
+    with pytest.raises(Invalid, match="^colour: no such field"):
+        engine.entities(TEXTS, colour=1)  # type: ignore[call-arg]
     for one, other in zip([*found, theirs, *own], [*expected, expected[0], *expected], strict=True):
         same(one, other)
 
@@ -173,8 +176,10 @@ def test_predict_takes_texts_and_pairs_and_classify_texts(
     expected = original(["the cat", {"text": "the cat", "text_pair": "a dog"}])
     for found, wanted in zip([one, pair, *own], [*expected, *expected], strict=True):
         same(found, wanted)
-    with pytest.raises(Invalid, match="labels are answered here"):
-        classify("the cat", output="tokens")  # type: ignore[call-arg]
+    for name, value in (("output", "tokens"), ("attention", {})):
+        options: Any = {name: value}
+        with pytest.raises(Invalid, match=f"^{name}: labels alone are answered here"):
+            classify("the cat", **options)
     for function in ("none", "sigmoid", "softmax"):  # as huggingface_hub asks for one
         (wanted,) = original(["the cat"], function_to_apply=function, top_k=2)
         (found,) = post(asked, "/predict", inputs="the cat", parameters={"function_to_apply": function, "top_k": 2})
