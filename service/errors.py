@@ -145,6 +145,7 @@ class InferenceFailed(InternalError):
     """The backend failed on this text."""
 
     code = "inference_failed"
+    usual_message = "the model gave a number that is not finite"
 
 
 class UnsupportedCoding(ServiceError):

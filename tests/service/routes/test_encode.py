@@ -119,7 +119,9 @@ def test_vectors_that_are_not_finite_are_an_error_not_null(served: Served, monke
     monkeypatch.setattr("tests.service.fake_engine.hidden_states", lambda ids: np.full((*ids.shape, 8), np.nan))
     response = served.encode({"inputs": "cat"})
     assert response.status_code == 500
-    assert response.json()["error"]["code"] == "inference_failed"
+    error = response.json()["error"]
+    assert error["code"] == "inference_failed"
+    assert error["message"] == "the model gave a number that is not finite", "the log has no more"
 
 
 def test_attention_in_numbers_is_compressed_whatever_the_vectors_are(served: Served) -> None:
