@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 from pydantic import SecretStr
 
+import polyhead
 from export.checkpoint import FAMILIES
 from export.tasks.registry import EXPORTS
 from model.config_parts import Precision
@@ -148,6 +149,11 @@ def test_api_lists_every_field_of_encode() -> None:
     listed = [field.strip("`") for field in _first_column("api.md", "`POST /encode`")]
     attention = [f"attention.{name}" for name in AttentionRequest.model_fields]
     assert sorted(listed) == sorted([*EncodeRequest.model_fields, *attention])
+
+
+def test_reference_has_every_public_name() -> None:
+    page = (DOCS / "reference" / "python.md").read_text()
+    assert sorted(re.findall(r"^::: [\w.]+\.(\w+)$", page, re.MULTILINE)) == sorted(polyhead.__all__)
 
 
 def test_readme_repeats_the_figures_of_performance() -> None:
