@@ -158,7 +158,11 @@ def read_call(inputs: Any, pairs: Any, options: Mapping[str, Any]) -> tuple[Enco
         raise Invalid.at("return_tokens", "only POST /encode answers it; leave it out")
     if given == []:
         return request, Inputs(texts=()) if pairs is None else Inputs(text_pairs=())
-    return request, (read_inputs if pairs is None else read_pairs)(given, max_texts=sys.maxsize)
+    if pairs is not None:
+        return request, read_pairs(given, max_texts=sys.maxsize)
+    if isinstance(given, list) and isinstance(given[0], list) and str in map(type, given[0]):
+        raise Invalid.at("inputs[0]", "texts in a list of their own: pairs of texts are given as `pairs`")
+    return request, read_inputs(given, max_texts=sys.maxsize)
 
 
 def read_tokenize_call(texts: Any) -> Inputs:

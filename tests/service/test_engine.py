@@ -103,6 +103,7 @@ WRONG_INPUTS: list[tuple[Any, str]] = [
     (None, "inputs: give either inputs or pairs"),
     (bytes([CLS, 5, SEP]), "inputs: "),  # no token ids
     ([[]], r"inputs\[0\]: "),
+    ([(TEXT, "cat")], r"inputs\[0\]: texts in a list of their own: pairs of texts are given as `pairs`"),
     ([None], r"inputs\[0\]: expected a text, got NoneType"),
     ([TEXT, None], r"inputs\[1\]: expected a text, got NoneType"),
     ([[CLS, SEP], "cat"], r"inputs\[1\]: expected a list, got str"),
