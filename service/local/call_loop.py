@@ -61,7 +61,8 @@ class CallLoop:
             loop, self._loop = self._loop, None
         if loop is not None and self._thread is not None:
             loop.call_soon_threadsafe(loop.stop)
-            self._thread.join(STOP_SECONDS)  # it is a caller's `progress` that may take forever
+            if self._thread is not threading.current_thread():  # as of a `progress` that closes the engine
+                self._thread.join(STOP_SECONDS)  # it is a caller's `progress` that may take forever
 
     def _start(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         if not self.is_of_this_process:  # a call would wait forever for threads that stayed behind

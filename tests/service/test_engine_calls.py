@@ -86,6 +86,13 @@ def test_a_failing_callback_fails_the_call(engine: Engine) -> None:
         engine.encode(random_texts(3 * PORTION_TEXTS), progress=lambda count: done.append(count // 0))
 
 
+def test_a_callback_that_closes_the_engine_ends_its_call(settings: Settings, backend: FakeBackend) -> None:
+    engine = load_fake_engine(settings, backend)
+    with pytest.raises(NotReady, match="^the engine was closed$"):
+        engine.encode(random_texts(20 * PORTION_TEXTS), progress=lambda _: engine.close())
+    assert backend.is_closed
+
+
 def test_a_callback_that_calls_the_engine_is_refused(engine: Engine) -> None:
     refused: list[str] = []
 
