@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 from urllib.parse import quote
 
 import typer
@@ -25,6 +25,7 @@ import typer
 from export.errors import ExportError, SourceError
 from export.sources import ALLOW_PICKLES, DEFAULT_MODEL, DEFAULT_SHA256, Folder, find_folder
 from model.artifact import MANIFEST, OPENVINO, ArtifactError, read_manifest, write_whole
+from model.config_parts import Precision
 from model.processor import processor_name
 from polyhead.output import say
 from service.errors import one_line
@@ -187,8 +188,10 @@ def artifact_to_load(model: Path, precision: str | None) -> Path:
 
     Raises:
         SourceError: the model cannot be had, or its export failed.
-        ArtifactError: the artifact that is there has another precision.
+        ArtifactError: the artifact that is there has another precision, or there is no such precision.
     """
+    if precision is not None and precision not in get_args(Precision):  # before a model is fetched
+        raise ArtifactError(f"precision is {precision!r}: expected one of {', '.join(get_args(Precision))}")
     if is_hub_id(model) or (not is_artifact(model) and (model / "config.json").is_file()):
         return exported(Wanted(str(model), precision=precision or "fp32"))
     if precision is not None and (found := read_manifest(model).precision) != precision:

@@ -58,6 +58,8 @@ def test_an_artifact_has_the_precision_that_it_has(embedder: TaskArtifact) -> No
     unknown: Any = "gpu"
     with pytest.raises(ArtifactError, match="provider is 'gpu': expected one of cpu, cuda"):
         Engine.load(embedder.artifact, provider=unknown)
+    with pytest.raises(ArtifactError, match="precision is 'gpu': expected one of fp32, "):
+        Engine.load("somebody/a-model", precision=unknown)
 
 
 @pytest.mark.parametrize("workers", [-1, 1025, 1.5, 2.0, "2"])
