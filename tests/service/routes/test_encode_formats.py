@@ -10,7 +10,7 @@ import pytest
 
 from model.artifact import read_manifest
 from service.answers.vectors import quantize
-from tests.service.conftest import Serve
+from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import HIDDEN_SIZE
 from tests.service.routes.conftest import Client, post, post_tensors, quantized
 from tests.task_artifacts import TaskArtifact
@@ -163,3 +163,21 @@ def test_a_document_of_too_many_tokens_is_not_pooled(
     response = client(expanding_encoder.artifact).post("/encode", json={"inputs": TEXTS, "pool_factor": 2})
     assert response.status_code == 413
     assert "pool_factor: a document has" in response.json()["error"]["message"]
+
+
+OF_OPENAI = "'float', 'base64', 'int8', 'uint8', 'binary' or 'ubinary'"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/encode", {"attention": {"heads": [-1]}}, "attention.heads.0: Input should be greater than or equal to 0"),
+        ("/encode", {"attention": {"layers": [0.5]}}, "attention.layers.0: Input should be a valid integer"),
+        ("/v1/embeddings", {"input": "cat", "encoding_format": "x"}, f"encoding_format: Input should be {OF_OPENAI}"),
+    ],
+)
+def test_a_mistake_in_one_of_several_forms_is_described_once(
+    served: Served, path: str, body: dict[str, Any], message: str
+) -> None:
+    response = served.client.post(path, json=body)
+    assert response.json()["error"]["message"] == message
