@@ -298,7 +298,8 @@ def require_input(manifest: Manifest, name: str, *, param: str) -> None:
 def check_decomposition(request: EncodeRequest, attention: AttentionRequest, manifest: Manifest) -> None:
     """Refuses (Invalid) form "decomposition" without a vector or a graph for it, or beside what excludes it."""
     if manifest.task != "embedding":
-        cure = "; POST /explain decomposes a classifier's scores" if manifest.task == "classification" else ""
+        decomposes = "; POST /explain or `Engine.explain_score` decomposes a classifier's scores"
+        cure = decomposes if manifest.task == "classification" else ""
         raise Invalid.at(
             "attention.form", f"{manifest.model} returns no vector of a text (its task is {manifest.task}){cure}"
         )

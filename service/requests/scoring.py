@@ -303,13 +303,18 @@ def reads_pairs(scoring: Scoring, manifest: Manifest) -> bool:
         if len(manifest.labels) != 1 or not manifest.pairs:
             raise WrongTask(
                 f"{manifest.model} is a classifier with {len(manifest.labels)} labels: it scores no pairs; "
-                "POST /predict gives its labels"
+                "POST /predict or `Engine.classify` gives its labels"
             )
         return True
     if manifest.task == "sparse":
-        raise WrongTask(f"{manifest.model} is a sparse model: it scores no pairs; POST /embed_sparse gives its vectors")
+        raise WrongTask(
+            f"{manifest.model} is a sparse model: it scores no pairs; POST /embed_sparse or `Engine.encode` gives its "
+            "vectors"
+        )
     if manifest.task == "token_classification":
-        raise WrongTask(f"{manifest.model} labels tokens: it scores no pairs; POST /predict gives its entities")
+        raise WrongTask(
+            f"{manifest.model} labels tokens: it scores no pairs; POST /predict or `Engine.entities` gives its entities"
+        )
     if scoring.attention is not None:
         raise Invalid.at(
             "attention",

@@ -254,6 +254,8 @@ def test_tokens_of_a_sparse_model_are_vectors(engine_of: EngineOf, sparse_encode
     for explain in (engine.explain, engine.explain_score):  # neither advises the other
         with pytest.raises(WrongTask, match="is for sparse: only .* can be explained$"):
             explain(QUERY, DOCUMENTS[0])
+    with pytest.raises(WrongTask, match="or `Engine.encode` gives its vectors"):
+        engine.score(QUERY, DOCUMENTS)
     found = engine.encode([QUERY, *DOCUMENTS], output="tokens")
     assert [len(vectors) for vectors in found.embeddings] == [item["tokens"] for item in found.items]
 

@@ -68,7 +68,9 @@ def test_a_rerankers_logit_is_explained_by_the_tokens_of_the_pair(engine_of: Eng
     assert explained.contributions.sum(axis=1) == pytest.approx(explained.logits, abs=1e-5)
     with pytest.raises(WrongTask, match="call explain_score"):
         engine.explain(A, B, through="network")
-    with pytest.raises(Invalid, match="its task is classification.; POST /explain decomposes"):
+    with pytest.raises(
+        Invalid, match="its task is classification.; POST /explain or `Engine.explain_score` decomposes"
+    ):
         engine.encode(pairs=[[A, B]], attention={"form": "decomposition"})
 
 
