@@ -319,7 +319,7 @@ def missing_graph(manifest: Manifest) -> str:
         return f"{missing}: export the model again"
     return (
         f"{missing}: it is in {manifest.precision}, in which parts would not add up to its vectors; export the model "
-        "in fp32 too and ask a server of that artifact"
+        "in fp32 too, and ask that artifact"
     )
 
 

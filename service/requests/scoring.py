@@ -121,7 +121,7 @@ class RerankRequest(TeiTruncation, ScoringOptions, ModelChoice, extra="ignore"):
     @model_validator(mode="after")
     def _one_form(self) -> Self:
         if (self.texts is None) == (self.documents is None):
-            raise ValueError("expected texts (TEI's form) or documents (Infinity's)")
+            raise ValueError("expected either texts (TEI's form) or documents (Infinity's)")
         return self
 
 

@@ -192,7 +192,7 @@ def test_an_artifact_without_the_graph_says_how_to_get_it(served: Served, monkey
     lower = replace(served.engine.manifest, precision="int8")
     monkeypatch.setattr(served.engine, "artifact", replace(served.engine.artifact, manifest=lower))
     message = network(served).json()["error"]["message"]
-    assert re.search(r"it is in int8, in which parts would not add up.* export the model in fp32 too", message)
+    assert re.search(r"it is in int8, .* add up.* export the model in fp32 too, and ask that artifact", message)
 
 
 def test_a_failure_is_a_500_without_details(serve: Serve) -> None:

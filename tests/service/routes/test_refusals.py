@@ -187,7 +187,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         {},
         ({"query": "", "texts": ["a"]}, "query: "),
         ({"query": "a", "texts": []}, "texts: "),
-        ({"query": "a"}, "expected texts (TEI's form) or documents (Infinity's)"),
+        ({"query": "a"}, "expected either texts (TEI's form) or documents (Infinity's)"),
         ({"query": "a", "documents": ["a"] * 3000}, "documents: 3000 documents, at most 2048", 413),
         ({"query": "a", "documents": ["a"], "top_n": -1}, "top_n: "),
         ({"query": "a", "documents": ["a", 1]}, "documents.1"),
