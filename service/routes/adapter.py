@@ -70,13 +70,14 @@ async def json_response(
 
 def stamped_answer(request: Request, encoded: EncodeResult, kind: str, **entries: Sequence[Any]) -> dict[str, Any]:
     """What OpenAI, Jina, vLLM and Infinity put around an entry an input; arrays still arrays."""
+    tokens = encoded.answer["usage"]["tokens"]
     return {
         "id": context_of(request.scope).request_id,
         "object": kind,
         "created": int(time.time()),
         "model": encoded.answer["model"],
         **entries,
-        "usage": usage_of(encoded.answer["usage"]["tokens"]),
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
 
 
@@ -88,11 +89,6 @@ def list_vectors(
         vectors = map(as_base64, vectors)
     data = [{"object": kind, "index": at, kind: found} for at, found in enumerate(vectors)]
     return stamped_answer(request, encoded, "list", data=data)
-
-
-def usage_of(tokens: int) -> dict[str, int]:
-    """What a request cost, as OpenAI's clients read it."""
-    return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 def require_task(request: Request, *tasks: Task) -> None:
