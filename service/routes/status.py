@@ -20,9 +20,7 @@ from service.errors import Invalid, ModelNotFound, NotFound, NotReady
 from service.http.response import JSON
 from service.http.route import Route, answer_document
 from service.machine import installed_versions
-from service.runner import Runner
 from service.services import Services, choose_model, services_of
-from service.settings import Settings
 from service.wire import AnswerModel, RequestModel
 
 
@@ -76,21 +74,9 @@ _LIMITS = (
 async def answer_info(request: Request) -> Response:
     """The artifact's manifest, this process' limits and threads, and the versions it runs on."""
     services = choose_model(request, request.query_params.get("model"))
-    return Response(orjson.dumps(describe_service(services.runner(), services.settings)), media_type=JSON)
-
-
-async def answer_heads(request: Request) -> Response:
-    """The report on each head that the export wrote, if any."""
-    report = choose_model(request, request.query_params.get("model")).runner().head_report
-    if report is None:
-        raise NotFound("this artifact has no head report; `polyhead heads ARTIFACT --corpus FILE` writes one")
-    return Response(report, media_type=JSON)
-
-
-def describe_service(runner: Runner, settings: Settings) -> dict[str, Any]:
-    """What `/info` answers."""
+    runner, settings = services.runner(), services.settings
     longest = runner.tokenizer.max_sequence_length
-    return {
+    described = {
         "model": runner.name,
         "model_id": runner.name,
         "max_client_batch_size": max(1, min(settings.max_texts, settings.max_request_tokens // longest)),
@@ -102,6 +88,15 @@ def describe_service(runner: Runner, settings: Settings) -> dict[str, Any]:
         "runtime": asdict(runner.runtime),
         "versions": installed_versions(),
     }
+    return Response(orjson.dumps(described), media_type=JSON)
+
+
+async def answer_heads(request: Request) -> Response:
+    """The report on each head that the export wrote, if any."""
+    report = choose_model(request, request.query_params.get("model")).runner().head_report
+    if report is None:
+        raise NotFound("this artifact has no head report; `polyhead heads ARTIFACT --corpus FILE` writes one")
+    return Response(report, media_type=JSON)
 
 
 async def answer_metrics(request: Request) -> Response:
