@@ -1,6 +1,5 @@
 """From texts to what networks are fed: token ids, batches of similar length, and inputs under the graph's names."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -150,11 +149,6 @@ def _tokenized(place: int, text: str, encoding: Encoding) -> TokenizedText:
         punctuation_mask(pieces, special),
         np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2),
     )
-
-
-def count_tokens(texts: Sequence[TokenizedText]) -> Counter[int]:
-    """How often each token id occurs."""
-    return Counter(token for text in texts for token in text.ids.tolist())
 
 
 def batches(texts: Sequence[TokenizedText], total_heads: int) -> Iterator[TextBatch]:

@@ -1,5 +1,6 @@
 """The passes over text that the report is made from, each a stream of batches with a progress bar."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from export.heads.intervals import Estimate, estimate
 from export.heads.relations import Accuracy, RelationScores
 from export.heads.statistics import Capture, CorpusStatistics, HeadsOfText, Redundancy, describe_redundancy
 from export.similarity import pair_cosines
-from export.texts import TokenizedText, batches, count_tokens, tokenize
+from export.texts import TokenizedText, batches, tokenize
 from model.analysis.arrays import Float64Array
 from model.analysis.statistics import jensen_shannon
 from model.encoder import Encoder
@@ -36,7 +37,8 @@ class Behaviour:
 
 def measure_behaviour(encoder: Encoder, texts: Sequence[TokenizedText]) -> Behaviour:
     """Statistics and redundancy of every head over tokenised texts."""
-    statistics = CorpusStatistics(count_tokens(texts), encoder.config)
+    occurrences = Counter(token for text in texts for token in text.ids.tolist())
+    statistics = CorpusStatistics(occurrences, encoder.config)
     varied, compared = spread(texts, MOST_VARIED_TEXTS), spread(texts, MOST_DIVERGENCE_TEXTS)
     heads_altogether = sum(encoder.config.num_heads)
     divergences, control = np.zeros((2, heads_altogether, heads_altogether))
