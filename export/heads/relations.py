@@ -153,8 +153,7 @@ class RelationScores:
             chosen = [arc for arc in arcs if arc.relation == relation]
             dependents = [word_of[arc.dependent] for arc in chosen]
             heads = np.array([word_of[arc.head] for arc in chosen])
-            offset, _ = self.baselines[relation]
-            by_rule = sum(arc.head - arc.dependent == offset for arc in chosen)
+            by_rule = sum(arc.head - arc.dependent == self.baselines[relation] for arc in chosen)
             hits = (predicted[:, :, dependents] == heads).sum(axis=-1).astype(np.float64)  # [2, H]
             self._sums[relation].add(hits, len(chosen), by_rule)
             self._baseline_sums[relation].add(np.array([float(by_rule)]), len(chosen), by_rule)

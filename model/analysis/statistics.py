@@ -245,8 +245,7 @@ def predict_heads(weights: Float32Array, candidates: BoolArray) -> IntArray:
     return np.stack([looks_at, looked_at_by])
 
 
-def best_offset(offsets: Iterable[int]) -> tuple[int, float]:
-    """The rule to beat: the most frequent distance from dependent to head word, and its share; of equals the nearer."""
+def best_offset(offsets: Iterable[int]) -> int:
+    """The rule to beat: the most frequent distance from dependent to head word; of equals the nearer."""
     counted = Counter(offsets)
-    offset, hits = min(counted.items(), key=lambda item: (-item[1], abs(item[0]), -item[0]))
-    return offset, hits / counted.total()
+    return min(counted, key=lambda offset: (-counted[offset], abs(offset), -offset))
