@@ -82,14 +82,13 @@ def draw_pruning(record: Mapping[str, Any]) -> str:
     lines.append(Line(record["definition"].replace("_", " "), plain((p["share"], p["points"]) for p in curve), "a"))
     what = "Spearman x 100" if record["measure"] == "spearman" else "cosine to the whole network x 100"
     panels = [Panel(f"Quality: {what}", "heads removed", lines, percent=True, chosen=chosen)]
-    if record["latency"]:
-        speeds = []
-        for kind, size in zip("abc", record["attention_share"], strict=False):
-            timed = [(step["share"], step["batches"][size]) for step in record["latency"]]
-            speeds.append(Line(f"batch {size}", plain((share, batch["speed"]) for share, batch in timed), kind))
-            speeds.append(Line("", plain((share, batch["bound"]) for share, batch in timed), f"{kind} dashed"))
-        title = "Times faster than whole (dashed: bound)"
-        panels.append(Panel(title, "heads removed", speeds, percent=True, chosen=chosen))
+    speeds = []
+    for kind, size in zip("abc", record["attention_share"], strict=False):
+        timed = [(step["share"], step["batches"][size]) for step in record["latency"]]
+        speeds.append(Line(f"batch {size}", plain((share, batch["speed"]) for share, batch in timed), kind))
+        speeds.append(Line("", plain((share, batch["bound"]) for share, batch in timed), f"{kind} dashed"))
+    title = "Times faster than whole (dashed: bound)"
+    panels.append(Panel(title, "heads removed", speeds, percent=True, chosen=chosen))
     return draw_panels(f"Pruning of {record['model']}", panels)
 
 
