@@ -110,6 +110,5 @@ POLYHEAD = Family(
     model_types=("polyhead",),
     settings={},  # `EncoderConfig` knows its fields
     read_config=_read_polyhead_config,
-    names=None,
     finish=lambda state, config: share_layers(state, config.get("shared_layers", ())),
 )
