@@ -79,7 +79,7 @@ def make_maps(
     if options.reduce == "rollout":
         layers = [_between_axes(_rollout(attentions, selection, axes), selection, axes)]
     else:
-        heads = (_heads(attentions[layer], selection, axes, rows=axes.rows) for layer in selection.layers)
+        heads = (_heads(attentions[layer], selection, axes.rows) for layer in selection.layers)
         if value_norms is not None and options.form == "norms":
             chosen = slice(None) if selection.heads is None else list(selection.heads)
             norms = (value_norms[layer][chosen] for layer in selection.layers)
@@ -106,7 +106,7 @@ def make_statistics(
     punctuation = punctuation_mask(pieces, axes.special)
     layers = [
         head_statistics(
-            _heads(attentions[layer], selection, axes, rows=axes.num_tokens),
+            _heads(attentions[layer], selection, axes.num_tokens),
             token_ids=input_ids,
             special=axes.special,
             punctuation=punctuation,
@@ -119,10 +119,8 @@ def make_statistics(
     return {name: values or None for name, values in found.items()}  # what is not defined is so for no layer
 
 
-def _heads(weights: Float32Array, selection: AttentionSelection, axes: Axes, *, rows: int) -> Float32Array:
+def _heads(weights: Float32Array, selection: AttentionSelection, rows: int) -> Float32Array:
     """The heads asked for and their first rows, [heads, rows, n]; a view where nothing is left out."""
-    if not len(weights):  # a graph may give a layer without heads no rows either
-        return np.zeros((0, rows, axes.num_tokens), dtype=np.float32)
     heads = slice(None) if selection.heads is None else list(selection.heads)
     selected: Float32Array = weights[heads, :rows]
     return selected
@@ -139,7 +137,7 @@ def _layer(heads: Float32Array, selection: AttentionSelection, axes: Axes) -> Fl
 
 def _rollout(attentions: Attentions, selection: AttentionSelection, axes: Axes) -> Float32Array:
     """[1, rows, n]. Only whole maps of every layer can be followed from one to the next, special tokens included."""
-    whole = [_heads(attentions[layer], selection, axes, rows=axes.num_tokens) for layer in selection.layers]
+    whole = [_heads(attentions[layer], selection, axes.num_tokens) for layer in selection.layers]
     start = None if selection.options.queries == "all" else np.eye(axes.rows, axes.num_tokens)
     return rollout(open_maps(whole, selection.rollout_gates), start)[np.newaxis]
 
