@@ -64,7 +64,7 @@ def build_attention(
 
 
 def make_maps(
-    attentions: Attentions, selection: AttentionSelection, axes: Axes, value_norms: Attentions | None = None
+    attentions: Attentions, selection: AttentionSelection, axes: Axes, value_norms: Attentions
 ) -> dict[str, list[NDArray[Any]]]:
     """The maps of each layer, C-contiguous; a rollout's is one for all layers.
 
@@ -80,7 +80,7 @@ def make_maps(
         layers = [_between_axes(_rollout(attentions, selection, axes), selection, axes)]
     else:
         heads = (_heads(attentions[layer], selection, axes.rows) for layer in selection.layers)
-        if value_norms is not None and options.form == "norms":
+        if options.form == "norms":
             chosen = slice(None) if selection.heads is None else list(selection.heads)
             norms = (value_norms[layer][chosen] for layer in selection.layers)
             heads = (norm_weighted(*pair) for pair in zip(heads, norms, strict=True))

@@ -255,7 +255,7 @@ def test_maps_equal_the_definition_and_have_the_bytes_announced(case: Any) -> No
     selection, inputs = select_attention(request, counts), TOKENIZER.encode_now(texts)
     axes = plan_axes(request, inputs, TOKENIZER)
     attentions = [draw_attentions(counts, len(item.input_ids)) for item in inputs]
-    answered = [make_maps(weights, selection, own) for weights, own in zip(attentions, axes, strict=True)]
+    answered = [make_maps(weights, selection, own, {}) for weights, own in zip(attentions, axes, strict=True)]
     arrays = [array for maps in answered for layers in maps.values() for array in layers]
     assert selection.answer_bytes(axes) == sum(array.nbytes for array in arrays)
     halves = sum(array.size * (2 if array.dtype == np.float32 else 4) for array in arrays)
@@ -269,7 +269,7 @@ def test_maps_equal_the_definition_and_have_the_bytes_announced(case: Any) -> No
         assert item.encoding
         special, word_ids = list(map(bool, item.encoding.special_tokens_mask)), item.encoding.word_ids
         expected = transformed(list(weights.values()), options, special=special, word_ids=word_ids)
-        found = make_maps(weights, whole, own)["weights"]
+        found = make_maps(weights, whole, own, {})["weights"]
         assert [maps.shape for maps in found] == [maps.shape for maps in expected]
         for maps, wanted in zip(found, expected, strict=True):
             np.testing.assert_allclose(maps, wanted, rtol=0, atol=1e-6)
