@@ -52,15 +52,15 @@ def length_step(cpuinfo: Path = CPUINFO) -> int:
     return 1 if _NEEDS_NO_STEP in (_features(cpuinfo) or ()) else _VECTOR
 
 
-def vector_instructions(cpuinfo: Path = CPUINFO) -> tuple[str, ...]:
+def vector_instructions() -> tuple[str, ...]:
     """The processor's instructions that decide how fast networks run here, as Linux names them, best first."""
-    features = _features(cpuinfo) or frozenset()
+    features = _features(CPUINFO) or frozenset()
     return tuple(name for name in _VECTOR_INSTRUCTIONS if name in features)
 
 
-def processor_name(cpuinfo: Path = CPUINFO) -> str:
+def processor_name() -> str:
     """The processor's name, as its maker gives it; empty where the system does not say."""
-    return (_field(cpuinfo, "model name") or "").strip()
+    return (_field(CPUINFO, "model name") or "").strip()
 
 
 def openvino_settings(
