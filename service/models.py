@@ -289,7 +289,7 @@ class Models:
         served, verb = ", ".join(model.name for model in self), "is" if len(self) == 1 else "are"
         raise ModelNotFound(f"no such model; {served} {verb} served here", param="model")
 
-    def early_refusal(self, tokens: int, others: int = 0, refused: int = 0) -> Overloaded | None:
+    def early_refusal(self, tokens: int, others: int, refused: int) -> Overloaded | None:
         """Why every model's queue would refuse a request, before its body is read: see `Batcher.early_refusal`.
 
         Raises:

@@ -44,7 +44,7 @@ class KeyRing:
         KeysError: a key is too short or not plain text, or the file cannot be read or holds none.
     """
 
-    def __init__(self, keys: Sequence[str] = (), file: Path | None = None) -> None:
+    def __init__(self, keys: Sequence[str], file: Path | None = None) -> None:
         self._given = frozenset(_digest(key, "the keys given") for key in keys)
         self._file = file
         self._version: tuple[int, int, int] | None = None
