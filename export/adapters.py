@@ -86,7 +86,9 @@ def merge_adapter(
         UnsupportedModel: none of several was chosen, or one that is not there; tensors that do not fit.
     """
     names = config.get("lora_adaptations") or []
-    if not names and name is not None:
+    if not names:
+        if name is None:
+            return dict(tensors)
         if (folder := find_adapter(network, name)) is None:
             raise UnsupportedModel(
                 f"--adapter {name}: the checkpoint has no adapters (lora_adaptations in config.json), and there is no "
@@ -94,15 +96,13 @@ def merge_adapter(
             )
         return _merge_peft(tensors, folder, prefixes, allows_pickles=allows_pickles)
     alpha, rank = config.get("lora_alpha"), config.get("lora_rank")
-    if names and not (isinstance(names, list) and is_number(alpha) and is_number(rank) and rank):
+    if not (isinstance(names, list) and is_number(alpha) and is_number(rank) and rank):
         found = f"lora_adaptations {names!r:.100}, lora_alpha {alpha!r:.100} and lora_rank {rank!r:.100}"
         raise UnsupportedModel(f"config.json says {found}: expected a list of names and two numbers")
-    if names and name not in names:
+    if name not in names:
         said = "choose one" if name is None else f"{name!r} is none of them"
         raise UnsupportedModel(f"the checkpoint has an adapter for each of {', '.join(names)}: {said} with --adapter")
-    if not names:
-        return dict(tensors)
-    scale = config["lora_alpha"] / config["lora_rank"]
+    scale = alpha / rank
     merged = {key: tensor for key, tensor in tensors.items() if not key.endswith((FIRST, SECOND))}
     for key in [key for key in merged if key.endswith(ORIGINAL)]:
         module, weight = key.removesuffix(ORIGINAL), merged.pop(key)
