@@ -81,7 +81,7 @@ class Parity:
 
         Raises:
             ParityError: another shape, a value on either side that is not finite, or a difference above the tolerance;
-                where rounding is allowed for, only one far above, since `judge` knows how much at the end.
+                where rounding is allowed for, only one far above, since `judge_parity` knows how much at the end.
         """
         if found.shape != expected.shape:
             raise ParityError(f"{name} has shape {found.shape}, the encoder gives {expected.shape}")

@@ -210,7 +210,7 @@ SETTINGS: Mapping[str, type[TaskSettings]] = {
 
 
 def read_settings(task: object, data: Mapping[str, Any] | None) -> TaskSettings | None:
-    """The settings of a task from JSON types; None for an embedding, which `pooling` and `projection` describe.
+    """The settings of a task from JSON types; None for an embedding, which `pooling` and `projections` describe.
 
     Raises:
         ConfigError: no such task, or settings that are not its own.

@@ -1,1 +1,1 @@
-"""Batches of token ids to arrays: the seam, and ONNX Runtime behind it. Knows no texts and no requests."""
+"""Batches of token ids to arrays: the seam, and the engines behind it. Knows no texts and no requests."""

@@ -21,7 +21,7 @@ from service.tokenization.inputs import INPUTS, InputNames
 from service.wire import Piece
 
 TRUNCATED = "X-Truncated-Inputs"
-"""How many inputs were longer than the model takes and had their end cut off; only where some were."""
+"""How many inputs were longer than the model or the request takes, and were cut; only where some were."""
 
 CUT_HEADER = {
     TRUNCATED: {"description": "how many inputs were cut", "schema": {"type": "integer", "minimum": 1}},
