@@ -27,7 +27,7 @@ BAD_ATTENTION: list[tuple[dict[str, Any], str]] = [  # and the field that is nam
     ({"layers": [10**30]}, "layers"),
     ({"layers": []}, "layers"),
     ({"layers": CANARY}, "layers"),
-    ({"layers": [0], "heads": [-1]}, "heads"),
+    ({"layers": [0], "heads": [-1]}, "heads.0"),
     ({"heads": "last"}, "heads"),
     ({"queries": [0]}, "queries"),
     ({"reduce": "rollout", "layers": [3]}, "layers"),
