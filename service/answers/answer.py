@@ -1,6 +1,5 @@
 """Results as an answer: what the task gives, attention beside it."""
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,6 +12,7 @@ from service.answers.attention import build_attention, build_contributions
 from service.answers.entities import LabelledText
 from service.answers.scores import activate, counted
 from service.answers.vectors import (
+    in_turns,
     join_windows,
     make_vectors,
     pool_tokens,
@@ -28,11 +28,6 @@ from service.requests.plan import EncodePlan, is_quantized
 from service.requests.spans import SpanTokens
 from service.runner import Runner
 from service.tokenization.rows import TokenizedInput, offsets_behind, stitch
-
-TEXTS_AT_ONCE, TURN_SECONDS = 32, 1e-4
-"""A thread that labels tokens lets others in for this long after each group of texts. NumPy releases the interpreter
-for less time than a waiting thread takes to wake up. The waiting threads, the event loop's among them, then begin to
-wait again."""
 
 
 def build_answer(
@@ -99,12 +94,10 @@ def _main_output(
     if (options := plan.request.entities) is None:
         return output
     found = []
-    for item, scores in zip(tokenized, output["scores"], strict=True):
+    for item, scores in in_turns(zip(tokenized, output["scores"], strict=True)):
         ids = stitch(item, [window.input_ids for window in item.windows]) if item.windows else item.input_ids
         labelled = LabelledText(item, ids, scores, runner.manifest.labels, runner.tokenizer)
         found.append(labelled.entities(options))
-        if len(found) % TEXTS_AT_ONCE == 0:
-            time.sleep(TURN_SECONDS)
     return {"entities": found}
 
 
@@ -117,14 +110,14 @@ def _chosen_outputs(
     if layers is None or {*wanted} == {"dense"}:
         return output
     hidden = [token_vectors(result) for result in results]
-    if not all(np.isfinite(states).all() for states in hidden):
+    if not all(np.isfinite(states).all() for states in in_turns(hidden)):
         raise InferenceFailed()
     if "sparse" in wanted:
-        pairs = zip(hidden, tokenized, strict=True)
+        pairs = in_turns(zip(hidden, tokenized, strict=True))
         output["sparse"] = [layers.words(states, item.input_ids) for states, item in pairs]
     if "multi_vector" in wanted:
         whole = partial(make_vectors, dimensions=None, normalize=plan.normalize)
-        output["multi_vector"] = [whole(layers.vectors(states)) for states in hidden]
+        output["multi_vector"] = [whole(layers.vectors(states)) for states in in_turns(hidden)]
     return output
 
 

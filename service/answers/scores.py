@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from model.artifact import DOT, Manifest
 from model.config_parts import MultiVectorSettings, ScoreActivation
+from service.answers.vectors import in_turns
 from service.errors import InferenceFailed
 from service.inference.backend import Float32Array, Int64Array
 from service.requests.zero_shot import ZeroShotPlan
@@ -54,7 +55,7 @@ def similarities(queries: Vectors, documents: Vectors, manifest: Manifest) -> Fl
     model compares by dot products.
     """
     if manifest.task != "embedding":
-        return np.array([max_sim(*pair) for pair in zip(queries, documents, strict=True)], dtype=np.float32)
+        return np.array([max_sim(*pair) for pair in in_turns(zip(queries, documents, strict=True))], dtype=np.float32)
     rows = np.asarray(documents)
     return compare("nd,nd->n", np.asarray(queries, rows.dtype).reshape(rows.shape), rows, manifest)
 
@@ -74,10 +75,10 @@ def hybrid_scores(
             found += weight * compare("nd,nd->n", vectors[places], vectors[queries:], manifest)
         elif name == "sparse":
             words = answer["sparse"]
-            found += [weight * word_products(words[a], words[b]) for a, b in pairs]
+            found += [weight * word_products(words[a], words[b]) for a, b in in_turns(pairs)]
         else:
             texts = answer["multi_vector"]
-            found += [weight * max_sim(texts[a], texts[b]) / max(1, len(texts[a])) for a, b in pairs]
+            found += [weight * max_sim(texts[a], texts[b]) / max(1, len(texts[a])) for a, b in in_turns(pairs)]
     return np.asarray(found / sum(weights.values()), dtype=np.float32)
 
 
