@@ -242,7 +242,7 @@ def explain_answer(
 
 
 def _place(token: int | None, axes: Axes) -> int | None:
-    """A token's place among the columns: its own, or that of the word that holds it."""
+    """A token's place among the columns: its own, or its word's."""
     if token is None or axes.words is None:
         return token
     return next(place for place, (_, end) in enumerate(axes.words) if token < end)

@@ -1,5 +1,6 @@
 """Vectors as they are answered: of texts, tokens, spans and windows; cut, normalised, pooled, and put in fewer bits."""
 
+import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -28,11 +29,12 @@ def in_turns(texts: Iterable[T]) -> Iterator[T]:
     """One text after another; other threads are let in after each group, where each text takes short calls of NumPy.
 
     NumPy releases the interpreter for less time than a waiting thread takes to wake up. The waiting threads, the event
-    loop's among them, then begin to wait again.
+    loop's among them, then begin to wait again. On the event loop itself, where small answers are built, nothing waits.
     """
+    is_beside_loop = asyncio._get_running_loop() is None
     for number, text in enumerate(texts, 1):
         yield text
-        if number % TEXTS_AT_ONCE == 0:
+        if is_beside_loop and number % TEXTS_AT_ONCE == 0:
             time.sleep(TURN_SECONDS)
 
 

@@ -1,10 +1,13 @@
 """No request holds the event loop for more than 20 ms, nor for a time that grows faster than its size."""
 
+import asyncio
 import gc
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from service.answers.vectors import TEXTS_AT_ONCE, TURN_SECONDS, in_turns
 from service.app import ROUTES
 from tests.service.loop_hold import Case, measure
 from tests.service.loop_hold_cases import BODIES, WITHOUT_BODY, all_cases, answer_cases, field_cases
@@ -61,6 +64,20 @@ def test_no_request_holds_the_loop(route: str) -> None:
         if one.status not in (ANSWERED if one.case.is_answered else REFUSED_OR_ANSWERED)
     ]
     assert not too_long + wrong
+
+
+def test_other_threads_are_let_in_beside_the_loop_and_not_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    texts = [*range(2 * TEXTS_AT_ONCE + 1)]
+
+    async def on_the_loop() -> list[int]:
+        return [*in_turns(texts)]
+
+    assert asyncio.run(on_the_loop()) == texts
+    assert not waits
+    assert [*in_turns(texts)] == texts
+    assert waits == [TURN_SECONDS] * 2
 
 
 @pytest.mark.slow
